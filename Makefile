@@ -1,0 +1,52 @@
+# Two commands on a fresh Debian or Ubuntu: `make demo` and `make test`. Both set up whatever is missing and can be repeated.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+UV ?= uv
+# Extra arguments for pytest: make test PYTEST_ARGS='-k grants -x'
+PYTEST_ARGS ?=
+
+.PHONY: help venv setup demo test check bench chaos lock clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+# The stamp lies inside the environment, so deleting .venv is all it takes to begin again.
+$(STAMP): requirements.lock pyproject.toml
+	@deploy/setup.sh venv
+	@touch $@
+
+venv: $(STAMP)  ## .venv from requirements.lock, and this package in it (editable)
+
+# No stamp: looking takes a moment, and a stamp would not notice that a system package was removed.
+setup: venv  ## venv, and RabbitMQ and Java where they are missing
+	@deploy/setup.sh system
+
+demo: setup  ## the main job end to end on a private local network
+	@$(BIN)/tdn demo
+
+test: setup  ## the whole test suite
+	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+check: venv  ## linters and types
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict tdn entity_client
+
+bench: setup  ## measurements against the bare limit
+	$(BIN)/python -m bench
+
+chaos: setup  ## the long form of the fault tests
+	TDN_CHAOS=long $(BIN)/pytest -q --timeout=3600 $(PYTEST_ARGS) tests/chaos
+
+# Names no index and no host, so that it installs from whatever registry pip is set up for.
+lock:  ## requirements.lock from requirements.in (needs uv)
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command 'make lock' $(LOCK_ARGS) requirements.in -o requirements.lock
+
+clean:  ## .venv and caches (never a home with data)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

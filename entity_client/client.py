@@ -1,0 +1,241 @@
+"""`EntityClient`: what an application calls. Locating, creating, advertising, discovering, showing, renewing, withdrawing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tdn.bus.address import load_connection
+from entity_client.discovery import Discovery
+from entity_client.objects import Decided, LocatedNode, Topic, read_topic
+from entity_client.session import Session
+from tdn.errors import Absent, NoNodeAnswered, TdnError, TrustError
+from tdn.protocol import names, synopsis
+from tdn.protocol.names import Role, check_uuid
+from tdn.protocol.times import parse_time
+from tdn.trust import credentials as folders
+from tdn.trust import envelope, statements
+from tdn.trust.certificates import Identity, decode_chain, encode_chain
+from tdn.trust.statements import by_roots
+
+#: After the first node has answered a broadcast, how long the others are waited for.
+GATHER_SECONDS = 0.4
+#: How long one node may take before another is asked.
+_ONE_NODE_SECONDS = 3.0
+
+Descriptor = Mapping[str, Any]
+#: Chooses among the nodes that answered, in the order of their answers (T12).
+Choice = Callable[[list[LocatedNode]], LocatedNode]
+
+
+class EntityClient:
+    """One entity, connected. Use `connect`, or `async with`."""
+
+    def __init__(self, session: Session, *, timeout: float) -> None:
+        self._session = session
+        self.timeout = timeout
+        self._identify = by_roots(session.credentials.roots)
+        self._chosen: Identity | None = None
+        self._recall()
+
+    @classmethod
+    async def connect(cls, folder: str | Path, *, timeout: float = 10.0) -> EntityClient:
+        """Ready a client from a folder of credentials. The network is reached when it is first needed."""
+        path = Path(folder)
+        return cls(Session(folders.load(path), load_connection(path)), timeout=timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    @property
+    def identity(self) -> Identity:
+        return self._session.credentials.identity
+
+    # --- nodes ---
+
+    async def locate(self, *, gather: float = GATHER_SECONDS) -> AsyncIterator[LocatedNode]:
+        """The nodes that answer, as they answer (T12). Ends when none has answered for a while after the first."""
+        started = time.perf_counter()
+        deadline = started + self.timeout
+        answers = self._session.ask("locate", {}, None, key=names.nodes_key(), timeout=self.timeout)
+        seen: set[str] = set()
+        expected: set[str] = {""}
+        async with contextlib.aclosing(answers):
+            while not expected <= seen:
+                left = min(deadline, started + gather) - time.perf_counter() if seen else deadline - time.perf_counter()
+                try:
+                    reply = await asyncio.wait_for(anext(answers), max(0.0, left))
+                except (TimeoutError, StopAsyncIteration):
+                    break
+                elapsed = time.perf_counter() - started
+                if not seen:
+                    gather = max(gather, elapsed * 2)
+                if reply.kind != "located" or reply.signer.name.id in seen or reply.body["network"] != self._session.network:
+                    continue
+                seen.add(reply.signer.name.id)
+                # The first answer names the nodes that are about; when all of them have answered there is nothing to wait for.
+                expected = (expected - {""}) | set(reply.body["peers"])
+                yield LocatedNode(reply.signer.name.id, reply.signer.institution, elapsed * 1000, dict(reply.body["policy"]), reply.signer)
+        if not seen:
+            raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
+
+    async def choose(self, choice: Choice | None = None) -> LocatedNode:
+        """Locate and choose a node to work with: the first to answer, unless `choice` knows better. Remembered."""
+        if choice is None:
+            async with contextlib.aclosing(self.locate()) as located:
+                chosen = await anext(located)
+        else:
+            chosen = choice([node async for node in self.locate()])
+        self._remember(chosen.identity)
+        return chosen
+
+    # --- topics ---
+
+    async def create(
+        self,
+        descriptor: Descriptor,
+        *,
+        synopsis_type: str = "string",
+        placeholder: str | None = None,
+        lifetime: timedelta = timedelta(days=1),
+        node: str | None = None,
+        advertise: bool = True,
+    ) -> Topic:
+        """A new topic: minted and signed by a node (T1 to T6), verified here, then advertised (T7)."""
+        body = {
+            "creator": self.identity.name.id,
+            "institution": self.identity.institution,
+            "lifetime_seconds": int(lifetime.total_seconds()),
+            "descriptor": dict(descriptor),
+            "synopsis": {"type": synopsis_type, "placeholder": placeholder or synopsis.DEFAULTS.get(synopsis_type, "")},
+        }
+        topic = await self._mint(body, node)
+        if not advertise:
+            return topic
+        try:
+            decided = await self.advertise(topic.token)
+        except TdnError as error:
+            # Nothing is lost: the advertisement can still be advertised, within a day.
+            error.detail["advertisement"] = topic.token
+            raise
+        return Topic(topic.advertisement, topic.owner, topic.expires, receipt=decided.receipt)
+
+    async def advertise(self, advertisement: str) -> Decided:
+        """Make a created topic known to all. Repeating it is harmless and gives the same receipt."""
+        token = advertisement.strip().encode()
+        verified = statements.read_advertisement(token, self._identify)
+        # The same advertisement, the same request: whoever repeats the command asks for the outcome.
+        return await self._change("advertise", {"uuid": verified.uuid}, message_id=f"adv-{verified.digest}", tail=token)
+
+    async def renew(self, uuid: str, lifetime: timedelta) -> Decided:
+        """A new lifetime from now on, for a topic of one's own (T39)."""
+        return await self._change("renew", {"uuid": check_uuid(uuid), "lifetime_seconds": int(lifetime.total_seconds())})
+
+    async def withdraw(self, uuid: str) -> Decided:
+        """The end of a topic of one's own, for ever (T39)."""
+        return await self._change("withdraw", {"uuid": check_uuid(uuid)}, message_id=f"wdr-{uuid}")
+
+    async def show(self, uuid: str) -> Topic:
+        """One topic, with its signed present status."""
+        reply = await self._ask_chosen("show", {"uuid": check_uuid(uuid)}, key=names.topics_key)
+        topic = read_topic(reply.tail or b"", self._identify, self._session.network)
+        if topic.uuid != uuid:
+            raise TrustError("the node showed another topic than was asked for")
+        return topic
+
+    def discover(
+        self, query: str | None = None, *, nodes: Iterable[str] = (), limit: int = 100, cursor: str | None = None
+    ) -> Discovery:
+        """Topics that match, from all nodes or from those named, as they arrive, each once and verified (T15, T16)."""
+        return Discovery(self, self._session, query=query, nodes=frozenset(nodes), limit=limit, cursor=cursor)
+
+    async def lookup(self, principal: str) -> Identity:
+        """The current certificate of an entity or a node, followed to our roots."""
+        reply = await self._ask_chosen("lookup", {"principal": principal}, key=names.topics_key)
+        found = self._session.credentials.roots.identify(decode_chain(reply.body["chain"]), at=datetime.now(UTC))
+        if found.name.principal != principal:
+            raise TrustError("the node gave another principal's certificate")
+        return found
+
+    # --- inside ---
+
+    async def _mint(self, body: dict[str, Any], node: str | None) -> Topic:
+        reply = await self._ask_chosen("create", body, key=names.nodes_key, node_id=node)
+        topic = read_topic(reply.tail or b"", self._identify, self._session.network)
+        advertisement = topic.advertisement
+        wanted = (body["creator"], body["institution"], body["descriptor"], body["synopsis"]["type"])
+        given = (advertisement.creator, advertisement.institution, advertisement.descriptor, advertisement.synopsis_type)
+        if wanted != given or advertisement.creator_key != self.identity.name.key_hash:
+            raise TrustError("the node minted another topic than was asked for")
+        return topic
+
+    async def _ask_chosen(self, kind: str, body: Mapping[str, Any], *, key: Callable[[str], str], node_id: str | None = None) -> envelope.Envelope:
+        """Ask one node: the one named, or the chosen one, and another when that stops answering (T12)."""
+        deadline = time.perf_counter() + self.timeout
+        silent: set[str] = set()
+        while (left := deadline - time.perf_counter()) > 0:
+            node = await self._pick(node_id, silent)
+            patience = left if node_id else min(left, _ONE_NODE_SECONDS)
+            answers = self._session.ask(kind, body, node, key=key(node.name.id), timeout=patience)
+            async with contextlib.aclosing(answers):
+                async for reply in answers:
+                    return reply
+            silent.add(node.name.id)
+            self._chosen = None
+        raise NoNodeAnswered(f"node {node_id} did not answer" if node_id else "no node answered; is one running? (`tdn status`)")
+
+    async def _pick(self, node_id: str | None, silent: set[str]) -> Identity:
+        if node_id is None and self._chosen is not None and self._chosen.name.id not in silent:
+            return self._chosen
+        if node_id is not None and self._chosen is not None and self._chosen.name.id == node_id:
+            return self._chosen
+        async with contextlib.aclosing(self.locate()) as located:
+            async for node in located:
+                if node_id is None and node.id not in silent:
+                    self._remember(node.identity)
+                    return node.identity
+                if node.id == node_id:
+                    return node.identity
+        if node_id is not None:
+            raise Absent(f"there is no node {node_id!r} that answers") if silent else NoNodeAnswered(f"node {node_id} did not answer")
+        raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
+
+    async def _change(self, kind: str, body: Mapping[str, Any], *, message_id: str | None = None, tail: bytes | None = None) -> Decided:
+        reply = await self._session.change(kind, body, message_id=message_id or envelope.new_id(), tail=tail, timeout=self.timeout)
+        if reply.kind != "decided" or reply.tail is None:
+            raise TrustError(f"a {reply.kind} is no answer to a change")
+        receipt = statements.read(reply.tail, self._identify)
+        payload = receipt.payload
+        ours = (payload.get("principal"), payload.get("kind"), payload.get("network"))
+        if receipt.kind != "receipt" or ours != (self.identity.name.principal, kind, self._session.network) or payload.get("uuid") != body.get("uuid"):
+            raise TrustError("the receipt is for something else than was asked")
+        expires = parse_time(payload["expires"]) if "expires" in payload else None
+        return Decided(kind, payload.get("uuid"), payload["seq"], expires, receipt.token)
+
+    def _remember(self, node: Identity) -> None:
+        self._chosen = node
+        memory = self._session.credentials.folder / "chosen-node.json"
+        with contextlib.suppress(OSError):
+            memory.write_text(json.dumps({"node": node.name.id, "chain": encode_chain(node.chain)}) + "\n", "utf-8")
+
+    def _recall(self) -> None:
+        """The node chosen before, if its certificate still holds."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, TdnError):
+            memory = json.loads((self._session.credentials.folder / "chosen-node.json").read_text("utf-8"))
+            node = self._session.credentials.roots.identify(decode_chain(memory["chain"]), at=datetime.now(UTC))
+            if node.name.role is Role.NODE:
+                self._chosen = node
+                self._session.remember(node)

@@ -1,0 +1,119 @@
+"""Asking many nodes at once, and giving what they answer as it comes: each topic once, each verified (T15, T16).
+
+Every node that answers a broadcast `locate` is asked by itself, sealed to its key, so that a broker sees neither query nor answer. A
+node that does not answer the broadcast is taken to be absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from entity_client.objects import LocatedNode, Topic, read_topic
+from entity_client.session import Session
+from tdn.errors import NoNodeAnswered, TdnError
+from tdn.protocol import names
+from tdn.trust.statements import by_roots
+
+if TYPE_CHECKING:
+    from entity_client.client import EntityClient
+
+logger = logging.getLogger(__name__)
+
+
+class Discovery:
+    """An asynchronous iterator of topics. After it has ended, `cursor` says where to go on and `silent` who did not finish."""
+
+    def __init__(
+        self, client: EntityClient, session: Session, *, query: str | None, nodes: frozenset[str], limit: int, cursor: str | None
+    ) -> None:
+        self._client = client
+        self._session = session
+        self._body: dict[str, Any] = {"limit": limit}
+        if query is not None:
+            self._body |= {"language": "string", "query": query}
+        if cursor is not None:
+            self._body["cursor"] = cursor
+        self._nodes = nodes
+        self._limit = limit
+        #: Where the next page begins, when there is more.
+        self.cursor: str | None = None
+        #: Nodes that answered all of it, and nodes that began or were named and did not.
+        self.answered: set[str] = set()
+        self.silent: set[str] = set()
+        #: Advertisements that did not verify, with their node. Never shown, never silently dropped.
+        self.disbelieved: list[tuple[str, str]] = []
+
+    def __aiter__(self) -> AsyncIterator[Topic]:
+        return self._run()
+
+    async def _run(self) -> AsyncIterator[Topic]:
+        arrived: asyncio.Queue[Topic | None] = asyncio.Queue()
+        errors: list[TdnError] = []
+        feeding = asyncio.create_task(self._feed(arrived, errors))
+        seen: set[str] = set()
+        try:
+            while (topic := await arrived.get()) is not None:
+                if topic.uuid in seen:
+                    continue
+                seen.add(topic.uuid)
+                yield topic
+                if len(seen) == self._limit:
+                    break
+            await feeding
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+        if not self.answered:
+            raise errors[0] if errors else NoNodeAnswered("no node answered; is one running? (`tdn status`)")
+
+    async def _feed(self, arrived: asyncio.Queue[Topic | None], errors: list[TdnError]) -> None:
+        """Locate, and ask every node as soon as it has answered."""
+        asking: list[asyncio.Task[None]] = []
+        try:
+            async with contextlib.aclosing(self._client.locate()) as located:
+                async for node in located:
+                    if not self._nodes or node.id in self._nodes:
+                        asking.append(asyncio.create_task(self._ask(node, arrived, errors)))
+                    if self._nodes and len(asking) == len(self._nodes):
+                        break
+            await asyncio.gather(*asking)
+            self.silent |= self._nodes - self.answered
+        except TdnError as error:
+            errors.append(error)
+        finally:
+            for task in asking:
+                task.cancel()
+            arrived.put_nowait(None)
+
+    async def _ask(self, node: LocatedNode, arrived: asyncio.Queue[Topic | None], errors: list[TdnError]) -> None:
+        identify = by_roots(self._session.credentials.roots)
+        expected = 1
+        try:
+            answers = self._session.ask("discover", self._body, node.identity, key=names.topics_key(node.id), timeout=self._client.timeout)
+            async with contextlib.aclosing(answers):
+                async for reply in answers:
+                    if reply.kind != "discovered" or reply.body["page"] != expected:
+                        continue
+                    expected += 1
+                    for line in (reply.tail or b"").split(b"\n") if reply.body["count"] else ():
+                        try:
+                            arrived.put_nowait(read_topic(line, identify, self._session.network))
+                        except TdnError as error:
+                            self.disbelieved.append((node.id, str(error)))
+                            logger.warning("node %s gave an advertisement that does not verify: %s", node.id, error)
+                    if reply.body["last"]:
+                        self._note_cursor(reply.body.get("cursor"))
+                        self.answered.add(node.id)
+                        return
+        except TdnError as error:
+            errors.append(error)
+        self.silent.add(node.id)
+
+    def _note_cursor(self, cursor: str | None) -> None:
+        """Several nodes end in several places; going on from the earliest misses nothing."""
+        if cursor is not None:
+            self.cursor = cursor if self.cursor is None else min(self.cursor, cursor)

@@ -1,0 +1,273 @@
+"""One entity's session with the network: connected, introduced, with a reply queue of its own; renewed when it is lost.
+
+The first contact goes through RabbitMQ's direct reply-to, which needs no permission; a node answers with the name of the reply queue
+that it made. Every reply is unsealed, and verified to be a node's, ours, an answer to what we asked, and fresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tdn.bus.address import ConnectionSettings
+from tdn.bus.connection import Channel, Connection, Delivery
+from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError, TrustError, from_object
+from tdn.protocol import names
+from tdn.protocol.names import Role
+from tdn.trust import envelope, sealing, signing
+from tdn.trust.certificates import Identity
+from tdn.trust.credentials import Credentials
+from tdn.trust.envelope import Envelope
+from tdn.trust.replay import MAX_CHANGE_LIFE, MAX_QUESTION_LIFE
+
+logger = logging.getLogger(__name__)
+
+_QUESTION_LIFE = timedelta(seconds=60)
+#: How long one attempt waits before the same message is sent again.
+_ATTEMPT_SECONDS = 3.0
+
+
+class Session:
+    def __init__(self, credentials: Credentials, settings: ConnectionSettings) -> None:
+        self.credentials = credentials
+        self.network = settings.network
+        self._settings = settings
+        #: Nodes whose certificate was verified, by its thumbprint.
+        self._nodes: dict[str, Identity] = {}
+        self._pending: dict[str, asyncio.Queue[Envelope | TdnError]] = {}
+        self._connection: Connection | None = None
+        self._requests: Channel | None = None
+        self._session: str | None = None
+        self._lock = asyncio.Lock()
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    # --- asking ---
+
+    async def ask(
+        self, kind: str, body: Mapping[str, Any], node: Identity | None, *, key: str, timeout: float
+    ) -> AsyncIterator[Envelope]:
+        """Send a question, to one node (sealed to it) or to all, and give its answers as they come until the time is up."""
+        deadline = _now() + timeout
+        await self._ensure(deadline)
+        raw = envelope.write(
+            kind,
+            body,
+            self.credentials,
+            audience=node.name.principal if node else "tdn:nodes",
+            now=datetime.now(UTC),
+            life=_QUESTION_LIFE,
+            message_id=(message_id := envelope.new_id()),
+            reply=self._session,
+        )
+        message = sealing.seal(raw, node.public_key) if node else raw
+        async with self._expecting(message_id) as replies:
+            assert self._requests is not None  # _ensure made it
+            await self._requests.publish(
+                names.REQUESTS, key, message, headers={names.PATH_HEADER: names.QUESTION_PATH}, expiration_seconds=max(1.0, timeout)
+            )
+            while (left := deadline - _now()) > 0:
+                try:
+                    reply = await asyncio.wait_for(replies.get(), left)
+                except TimeoutError:
+                    return
+                if isinstance(reply, TdnError):
+                    raise reply
+                if node is not None and reply.signer.name.id != node.name.id:
+                    continue
+                if reply.kind == "error":
+                    raise from_object(reply.body)
+                yield reply
+
+    async def change(self, kind: str, body: Mapping[str, Any], *, message_id: str, tail: bytes | None = None, timeout: float) -> Envelope:
+        """Put a change to the network until a node has decided it. The same bytes each time: a retry has no second effect."""
+        deadline = _now() + timeout
+        raw: bytes | None = None
+        sent = False
+        while True:
+            try:
+                try:
+                    await self._ensure(min(deadline, _now() + max(_ATTEMPT_SECONDS, timeout / 2)))
+                except NoNodeAnswered:
+                    # Nobody to introduce us: the change can wait in the broker all the same, for a day.
+                    await self._post(self._write_change(kind, body, message_id, tail, None), message_id)
+                    raise self._undecided(kind) from None
+                raw = self._write_change(kind, body, message_id, tail, self._session)
+                async with self._expecting(message_id) as replies:
+                    await self._post(raw, message_id)
+                    sent = True
+                    reply = await asyncio.wait_for(replies.get(), min(_ATTEMPT_SECONDS, max(0.05, deadline - _now())))
+                if isinstance(reply, TdnError):
+                    raise reply
+                if reply.kind == "error":
+                    raise from_object(reply.body)
+                return reply
+            except (BrokerUnavailable, TimeoutError) as error:
+                if _now() >= deadline:
+                    if sent:
+                        raise self._undecided(kind) from error
+                    raise error if isinstance(error, TdnError) else BrokerUnavailable("the broker did not answer") from error
+                await asyncio.sleep(0.2)
+
+    def _write_change(self, kind: str, body: Mapping[str, Any], message_id: str, tail: bytes | None, reply: str | None) -> bytes:
+        return envelope.write(
+            kind,
+            body,
+            self.credentials,
+            audience=f"tdn:network:{self.network}",
+            now=datetime.now(UTC),
+            life=MAX_CHANGE_LIFE,
+            message_id=message_id,
+            reply=reply,
+            tail=tail,
+        )
+
+    async def _post(self, raw: bytes, message_id: str) -> None:
+        if self._requests is None or self._requests.closed.done():
+            raise BrokerUnavailable("the connection to the broker is gone")
+        await self._requests.publish(
+            names.REQUESTS,
+            names.topics_key(),
+            raw,
+            headers={names.PATH_HEADER: names.CHANGE_PATH},
+            persistent=True,
+            mandatory=True,
+            message_id=message_id,
+        )
+
+    def _undecided(self, kind: str) -> NoNodeAnswered:
+        return NoNodeAnswered(
+            f"no node has decided the {kind} yet; it waits in the broker for up to a day and counts when a node takes it; "
+            "the same command again asks for the outcome",
+            detail={"queued": True},
+        )
+
+    @contextlib.asynccontextmanager
+    async def _expecting(self, message_id: str) -> AsyncIterator[asyncio.Queue[Envelope | TdnError]]:
+        replies: asyncio.Queue[Envelope | TdnError] = asyncio.Queue()
+        self._pending[message_id] = replies
+        try:
+            yield replies
+        finally:
+            self._pending.pop(message_id, None)
+
+    # --- being connected ---
+
+    async def _ensure(self, deadline: float) -> None:
+        """A connection with a reply queue: the present one, or a new one."""
+        async with self._lock:
+            while self._session is None or self._connection is None or self._connection.closed.done():
+                try:
+                    await self._connect(deadline)
+                except BrokerUnavailable:
+                    if _now() >= deadline:
+                        raise
+                    await asyncio.sleep(0.3)
+
+    async def _connect(self, deadline: float) -> None:
+        if self._connection is None or self._connection.closed.done():
+            self._session = None
+            self._connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
+            self._connection.closed.add_done_callback(self._on_lost)
+            self._requests = await self._connection.channel(confirms=True)
+            # Not for it to confirm: the reply-to address belongs to the channel that published.
+            self._replies = await self._connection.channel()
+            await self._replies.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
+        self._session = await self._introduce(deadline)
+        await self._replies.consume(names.reply_queue(self.credentials.identity.name, self._session), self._on_reply, no_ack=True)
+
+    async def _introduce(self, deadline: float) -> str:
+        """Say hello until a node answers with our reply queue."""
+        while True:
+            message_id = envelope.new_id()
+            raw = envelope.write(
+                "hello",
+                {},
+                self.credentials,
+                audience=f"tdn:network:{self.network}",
+                now=datetime.now(UTC),
+                life=_QUESTION_LIFE,
+                message_id=message_id,
+                with_chain=True,
+            )
+            async with self._expecting(message_id) as replies:
+                await self._replies.publish(
+                    names.REQUESTS,
+                    names.nodes_key(),
+                    raw,
+                    headers={names.PATH_HEADER: names.CHANGE_PATH},
+                    reply_to=names.DIRECT_REPLY,
+                    expiration_seconds=_ATTEMPT_SECONDS * 2,
+                )
+                try:
+                    reply = await asyncio.wait_for(replies.get(), max(0.05, min(_ATTEMPT_SECONDS, deadline - _now())))
+                except TimeoutError as error:
+                    if _now() >= deadline:
+                        raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
+                    continue
+            if isinstance(reply, TdnError):
+                raise reply
+            if reply.kind == "error":
+                raise from_object(reply.body)
+            if reply.kind != "welcome" or reply.body["network"] != self.network:
+                raise TrustError("the node belongs to another network than connection.toml names")
+            return str(reply.body["session"])
+
+    def _on_lost(self, closed: asyncio.Future[TdnError]) -> None:
+        self._session = None
+        for replies in self._pending.values():
+            replies.put_nowait(closed.result())
+
+    # --- replies ---
+
+    def _on_reply(self, delivery: Delivery) -> None:
+        try:
+            reply = self._read(delivery.body)
+        except TdnError as error:
+            logger.warning("a reply was not believed: %s", error)
+            return
+        replies = self._pending.get(reply.answers or "")
+        if replies is not None:
+            replies.put_nowait(reply)
+        elif reply.answers is None and reply.kind == "error":
+            # Nobody could be named for what we sent, so it says nothing of which message; only a hello is sent that way.
+            for waiting in self._pending.values():
+                waiting.put_nowait(reply)
+
+    def _read(self, message: bytes) -> Envelope:
+        """A reply that was sealed to us and signed by a node for us, now. Only an error to an unnamed sender comes unsealed."""
+        now = datetime.now(UTC)
+        sealed = sealing.is_sealed(message)
+        raw = sealing.unseal(message, self.credentials.key) if sealed else message
+        reply = envelope.authenticate(raw, self._identify)
+        audience = self.credentials.identity.name.principal if sealed else "tdn:sender"
+        if not sealed and reply.kind != "error":
+            raise TrustError("a reply that is not sealed")
+        envelope.require_addressed(reply, audiences=frozenset({audience}), now=now, longest=MAX_QUESTION_LIFE)
+        return reply
+
+    def _identify(self, header: signing.Header) -> Identity:
+        known = self._nodes.get(header.thumbprint)
+        if known is None:
+            if not header.chain:
+                raise TrustError("a reply from a node that was not located")
+            known = self.credentials.roots.identify(header.chain, at=datetime.now(UTC))
+            if known.name.role is not Role.NODE:
+                raise TrustError(f"a reply signed by {known.name.principal}, which is not a node")
+            self._nodes[header.thumbprint] = known
+        return known
+
+    def remember(self, node: Identity) -> None:
+        """A node that was verified before, in another session."""
+        self._nodes[node.thumbprint] = node
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,43 @@
+"""Where the network is: `connection.toml` in a folder of credentials."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdn.bus.connection import Broker
+from tdn.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    network: str
+    vhost: str
+    brokers: Sequence[Broker]
+
+
+def load_connection(folder: Path) -> ConnectionSettings:
+    path = folder / "connection.toml"
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+        brokers = [Broker(str(entry["host"]), int(entry["port"])) for entry in values["broker"]]
+        if not brokers:
+            raise ValueError("no broker is named")
+        return ConnectionSettings(str(values["network"]), str(values.get("vhost", "tdn")), brokers)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} is missing; copy the whole folder of credentials, or let `tdn ca issue` make it") from error
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def write_connection(folder: Path, settings: ConnectionSettings) -> None:
+    lines = [
+        "# How this identity reaches the network. The brokers are tried in order.",
+        f'network = "{settings.network}"',
+        f'vhost = "{settings.vhost}"',
+    ]
+    for broker in settings.brokers:
+        lines += ["", "[[broker]]", f'host = "{broker.host}"', f"port = {broker.port}"]
+    (folder / "connection.toml").write_text("\n".join(lines) + "\n", "utf-8")

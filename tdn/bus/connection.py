@@ -1,0 +1,319 @@
+"""A connection and its channels, awaitable: pika's callbacks become futures, its exceptions become ours.
+
+Whoever waits on a channel that closes gets the reason, never silence. A publish returns when the broker has confirmed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pika
+import pika.exceptions as foreign
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
+from pika.credentials import ExternalCredentials
+
+from tdn.errors import BrokerUnavailable, Refused, TdnError, TrustError
+from tdn.trust.credentials import Credentials
+
+#: Seconds between heartbeats. A dead peer is noticed within two of them.
+HEARTBEAT_SECONDS = 20
+_CONNECT_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where a broker listens, and the name that its certificate must carry."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message as it came."""
+
+    tag: int
+    body: bytes
+    headers: dict[str, Any]
+    reply_to: str | None
+    routing_key: str
+    redelivered: bool
+
+
+def translate(error: BaseException, *, who: str = "") -> TdnError:
+    """Our error for one of pika's. The one table."""
+    if isinstance(error, TdnError):
+        return error
+    if isinstance(error, AMQPConnectorException | foreign.AMQPConnectionError) and (inner := _inside(error)) is not None:
+        return translate(inner, who=who)
+    if isinstance(error, foreign.ProbableAuthenticationError | foreign.ProbableAccessDeniedError | foreign.AuthenticationError):
+        return TrustError(f"the broker refused the login of {who}: its key is revoked or superseded, or the guard does not answer")
+    if isinstance(error, ssl.SSLError):
+        return TrustError(f"TLS with the broker failed: {error.reason or error}")
+    if isinstance(error, foreign.IncompatibleProtocolError | foreign.StreamLostError) and "ssl" in str(error).lower():
+        # Under TLS 1.3 a refused client certificate shows only at the first read after the handshake.
+        return TrustError(f"the broker refused the certificate of {who}: {error}")
+    if isinstance(error, foreign.ChannelClosedByBroker | foreign.ConnectionClosedByBroker):
+        if error.reply_code == 403:
+            return Refused("the broker refused it", detail={"broker": error.reply_text[:300]})
+        return BrokerUnavailable(f"the broker closed the channel: {error.reply_code} {error.reply_text[:300]}")
+    return BrokerUnavailable(f"the broker is not reachable: {error or type(error).__name__}")
+
+
+def _inside(error: BaseException) -> BaseException | None:
+    """What pika has wrapped, if anything: the last of several tries, or the failure of a phase."""
+    several = getattr(error, "exceptions", None) or [getattr(error, "exception", None), *error.args]
+    return next((inner for inner in reversed(several) if isinstance(inner, BaseException)), None)
+
+
+class Connection:
+    """One AMQP connection over mutual TLS, logged in by certificate."""
+
+    def __init__(self, raw: AsyncioConnection, who: str) -> None:
+        self._raw = raw
+        self._who = who
+        #: Done when the connection is gone, with the reason as its result.
+        self.closed: asyncio.Future[TdnError] = asyncio.get_running_loop().create_future()
+        raw.add_on_close_callback(self._on_closed)
+
+    @classmethod
+    async def open(cls, brokers: Sequence[Broker], credentials: Credentials, *, vhost: str) -> Connection:
+        """Connect to the first broker that answers."""
+        error: TdnError = BrokerUnavailable("no broker is configured")
+        for broker in brokers:
+            try:
+                return await cls._open_one(broker, credentials, vhost)
+            except TdnError as failure:
+                error = failure
+        raise error
+
+    @classmethod
+    async def _open_one(cls, broker: Broker, credentials: Credentials, vhost: str) -> Connection:
+        who = credentials.identity.name.principal
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[AsyncioConnection] = loop.create_future()
+        parameters = pika.ConnectionParameters(
+            host=broker.host,
+            port=broker.port,
+            virtual_host=vhost,
+            credentials=ExternalCredentials(),
+            ssl_options=pika.SSLOptions(tls_context(credentials), broker.host),
+            heartbeat=HEARTBEAT_SECONDS,
+            socket_timeout=_CONNECT_SECONDS,
+            stack_timeout=_CONNECT_SECONDS,
+            blocked_connection_timeout=30,
+            client_properties={"connection_name": who},
+        )
+
+        def failed(_: AsyncioConnection, error: BaseException | str) -> None:
+            if not opened.done():
+                opened.set_exception(translate(error if isinstance(error, BaseException) else BrokerUnavailable(str(error)), who=who))
+
+        AsyncioConnection(
+            parameters,
+            on_open_callback=lambda raw: opened.done() or opened.set_result(raw),
+            on_open_error_callback=failed,
+            on_close_callback=failed,
+            custom_ioloop=loop,
+        )
+        try:
+            return cls(await asyncio.wait_for(opened, _CONNECT_SECONDS + 5), who)
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"the broker at {broker.host}:{broker.port} did not answer") from error
+
+    async def channel(self, *, prefetch: int = 0, confirms: bool = False) -> Channel:
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.closed.done():
+            raise self.closed.result()
+        try:
+            self._raw.channel(on_open_callback=lambda opened: waiting.done() or waiting.set_result(opened))
+        except foreign.AMQPError as error:
+            raise translate(error, who=self._who) from error
+        await asyncio.wait([waiting, self.closed], return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise self.closed.result()
+        channel = Channel(waiting.result())
+        if prefetch:
+            await channel.prefetch(prefetch)
+        if confirms:
+            await channel.confirm()
+        return channel
+
+    async def close(self) -> None:
+        if not self.closed.done() and not (self._raw.is_closing or self._raw.is_closed):
+            self._raw.close()
+        if not self.closed.done():
+            await asyncio.wait([self.closed], timeout=5)
+
+    def _on_closed(self, _: AsyncioConnection, error: BaseException) -> None:
+        if not self.closed.done():
+            self.closed.set_result(translate(error, who=self._who))
+
+
+class Channel:
+    """One channel. Its methods return when the broker has answered."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._unconfirmed: dict[int, tuple[asyncio.Future[None], str | None]] = {}
+        self._returned: set[str] = set()
+        self._published = 0
+        self._confirms = False
+        self.closed: asyncio.Future[TdnError] = asyncio.get_running_loop().create_future()
+        raw.add_on_close_callback(self._on_closed)
+
+    async def prefetch(self, count: int) -> None:
+        await self._call(self._raw.basic_qos, prefetch_count=count)
+
+    async def confirm(self) -> None:
+        await self._call(self._raw.confirm_delivery, self._on_confirm)
+        self._raw.add_on_return_callback(self._on_return)
+        self._confirms = True
+
+    async def declare_exchange(self, name: str, kind: str) -> None:
+        await self._call(self._raw.exchange_declare, exchange=name, exchange_type=kind, durable=True)
+
+    async def declare_queue(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+        await self._call(self._raw.queue_declare, queue=name, durable=True, arguments=arguments or {})
+
+    async def bind_queue(self, queue: str, exchange: str, key: str = "", arguments: dict[str, Any] | None = None) -> None:
+        await self._call(self._raw.queue_bind, queue=queue, exchange=exchange, routing_key=key, arguments=arguments)
+
+    async def bind_exchange(self, destination: str, source: str, key: str) -> None:
+        await self._call(self._raw.exchange_bind, destination=destination, source=source, routing_key=key)
+
+    async def delete_queue(self, name: str) -> None:
+        await self._call(self._raw.queue_delete, queue=name)
+
+    async def consume(
+        self, queue: str, on_delivery: Callable[[Delivery], None], *, no_ack: bool = False, exclusive: bool = False, arguments: dict[str, Any] | None = None
+    ) -> str:
+        def deliver(_: Any, method: Any, properties: Any, body: bytes) -> None:
+            on_delivery(
+                Delivery(method.delivery_tag, body, properties.headers or {}, properties.reply_to, method.routing_key, method.redelivered)
+            )
+
+        tag_holder: list[str] = []
+
+        def start(*, callback: Callable[..., None]) -> None:
+            tag_holder.append(
+                self._raw.basic_consume(queue, deliver, auto_ack=no_ack, exclusive=exclusive, arguments=arguments, callback=callback)
+            )
+
+        await self._call(start)
+        return tag_holder[0]
+
+    def on_cancelled(self, callback: Callable[[], None]) -> None:
+        """Told when the broker ends a consumer by itself: its queue was deleted, or its leader is gone."""
+        self._raw.add_on_cancel_callback(lambda _frame: callback())
+
+    async def cancel(self, tag: str) -> None:
+        await self._call(self._raw.basic_cancel, tag)
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        self._raw.basic_ack(tag, multiple)
+
+    def nack(self, tag: int) -> None:
+        self._raw.basic_nack(tag, requeue=True)
+
+    def publish(
+        self,
+        exchange: str,
+        key: str,
+        body: bytes,
+        *,
+        headers: dict[str, Any] | None = None,
+        persistent: bool = False,
+        mandatory: bool = False,
+        reply_to: str | None = None,
+        expiration_seconds: float | None = None,
+        message_id: str | None = None,
+    ) -> asyncio.Future[None]:
+        """Send now; await the result for the broker's confirm (on a channel with confirms). `mandatory` needs a message id."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.closed.done():
+            done.set_exception(self.closed.result())
+            done.exception()
+            return done
+        properties = pika.BasicProperties(
+            headers=headers,
+            delivery_mode=2 if persistent else 1,
+            reply_to=reply_to,
+            expiration=str(int(expiration_seconds * 1000)) if expiration_seconds is not None else None,
+            message_id=message_id,
+        )
+        try:
+            self._raw.basic_publish(exchange, key, body, properties, mandatory=mandatory)
+        except foreign.AMQPError as error:
+            done.set_exception(translate(error))
+            done.exception()
+            return done
+        if self._confirms:
+            self._published += 1
+            self._unconfirmed[self._published] = (done, message_id)
+        else:
+            done.set_result(None)
+        return done
+
+    async def close(self) -> None:
+        if not self.closed.done() and self._raw.is_open:
+            self._raw.close()
+            await asyncio.wait([self.closed], timeout=5)
+
+    async def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.closed.done():
+            raise self.closed.result()
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            method(*args, callback=lambda frame: waiting.done() or waiting.set_result(frame), **kwargs)
+            return await waiting
+        except foreign.AMQPError as error:
+            raise translate(error) from error
+        finally:
+            self._waiting.discard(waiting)
+
+    def _on_confirm(self, frame: Any) -> None:
+        method = frame.method
+        tags = [tag for tag in self._unconfirmed if tag <= method.delivery_tag] if method.multiple else [method.delivery_tag]
+        for tag in tags:
+            done, message_id = self._unconfirmed.pop(tag, (None, None))
+            if done is None or done.done():
+                continue
+            if message_id is not None and message_id in self._returned:
+                self._returned.discard(message_id)
+                done.set_exception(BrokerUnavailable("nobody is there to take the message"))
+            elif isinstance(method, pika.spec.Basic.Nack):
+                done.set_exception(BrokerUnavailable("the broker did not take the message; it is full or in trouble"))
+            else:
+                done.set_result(None)
+
+    def _on_return(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
+        if properties.message_id is not None:
+            self._returned.add(properties.message_id)
+
+    def _on_closed(self, _: Any, error: BaseException) -> None:
+        ours = translate(error)
+        if not self.closed.done():
+            self.closed.set_result(ours)
+        for waiting in [*self._waiting, *(done for done, _ in self._unconfirmed.values())]:
+            if not waiting.done():
+                waiting.set_exception(ours)
+                # Retrieved here too: a publisher that did not wait is not to be told by a warning at exit.
+                waiting.exception()
+        self._unconfirmed.clear()
+
+
+def tls_context(credentials: Credentials) -> ssl.SSLContext:
+    """Mutual TLS: our roots and nobody else's, our certificate, the broker's name checked."""
+    folder = credentials.folder
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(folder / "trust.pem"))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(str(folder / "cert.pem"), str(folder / "key.pem"))
+    return context

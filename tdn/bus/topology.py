@@ -1,0 +1,73 @@
+"""Exchanges and queues of the service, declared by nodes alone and alike by every node (T10).
+
+Entities write to one exchange, `tdn.requests`. What is addressed to one node goes to that node's queue; what is addressed to all goes
+on by its `tdn-path` header: changes to the quorum queue that the nodes share, questions to every node's own queue.
+"""
+
+from __future__ import annotations
+
+from tdn.bus.connection import Channel
+from tdn.protocol import names
+from tdn.protocol.names import Name
+
+#: Failed deliveries of a change before it goes to the dead-letter queue, so that a poison message does not come back for ever.
+DELIVERY_LIMIT = 5
+#: A node's questions wait this long at most: the asker has long asked elsewhere.
+_QUESTION_MILLISECONDS = 60_000
+#: A reply queue that nobody reads goes away, with what is in it. Answers to changes are given again on request.
+_SESSION_IDLE_MILLISECONDS = 300_000
+
+LOG_ARGUMENTS = {"x-queue-type": "stream"}
+
+
+async def declare(channel: Channel) -> None:
+    """What all nodes share. Harmless to repeat."""
+    await channel.declare_exchange(names.REQUESTS, "topic")
+    await channel.declare_exchange(names.BROADCAST, "headers")
+    await channel.declare_exchange(names.REPLIES, "direct")
+    await channel.declare_queue(names.LOG, LOG_ARGUMENTS)
+    await channel.declare_queue(names.DEAD, {"x-queue-type": "quorum", "x-max-length": 10_000})
+    await channel.declare_queue(
+        names.CHANGES,
+        {
+            "x-queue-type": "quorum",
+            "x-delivery-limit": DELIVERY_LIMIT,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": names.DEAD,
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-max-length": 1_000_000,
+        },
+    )
+    await channel.bind_exchange(names.BROADCAST, names.REQUESTS, names.TOPICS)
+    await channel.bind_exchange(names.BROADCAST, names.REQUESTS, names.NODES)
+    await channel.bind_queue(names.CHANGES, names.BROADCAST, arguments={"x-match": "all", names.PATH_HEADER: names.CHANGE_PATH})
+
+
+async def declare_node(channel: Channel, node_id: str) -> str:
+    """A node's own queue, bound to the four topics of T10."""
+    queue = names.node_queue(node_id)
+    await channel.declare_queue(
+        queue,
+        {"x-queue-type": "classic", "x-message-ttl": _QUESTION_MILLISECONDS, "x-max-length": 20_000, "x-overflow": "reject-publish"},
+    )
+    await channel.bind_queue(queue, names.BROADCAST, arguments={"x-match": "all", names.PATH_HEADER: names.QUESTION_PATH})
+    await channel.bind_queue(queue, names.REQUESTS, names.topics_key(node_id))
+    await channel.bind_queue(queue, names.REQUESTS, names.nodes_key(node_id))
+    return queue
+
+
+async def declare_session(channel: Channel, owner: Name, session: str) -> str:
+    """A reply queue for one connected session of an entity: the paper's `Entity/<EID>`."""
+    queue = names.reply_queue(owner, session)
+    await channel.declare_queue(
+        queue,
+        {
+            "x-queue-type": "classic",
+            "x-expires": _SESSION_IDLE_MILLISECONDS,
+            "x-message-ttl": _SESSION_IDLE_MILLISECONDS,
+            "x-max-length-bytes": 64 * 1024 * 1024,
+        },
+    )
+    await channel.bind_queue(queue, names.REPLIES, queue)
+    return queue

@@ -1,0 +1,238 @@
+"""`tdn`: the operator's command."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from pathlib import Path
+
+from tdn.cli import output
+from tdn.cli.demo import run_demo
+from tdn.cli.output import add_globals, add_json, emit, note, table
+from tdn.cli.serve import serve_guard, serve_node
+from tdn.errors import TrustError, UsageError
+from tdn.local.ca import LEAF_LIFE, write_request
+from tdn.local.home import Home
+from tdn.local.network import Network
+from tdn.protocol.names import Role, check_id
+from tdn.protocol.times import parse_duration
+from tdn.trust import credentials
+from tdn.trust.verdict import find_statements, judge
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = output.Parser(prog="tdn", description="Run a secure topic discovery network.")
+    add_globals(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", help="start the network of this home; make it if it is new")
+    up.add_argument("--nodes", type=int, metavar="N", help="how many nodes (default: those of the home, or 2)")
+    up.set_defaults(perform=_up)
+
+    down = commands.add_parser("down", help="stop everything of this home; nothing is lost")
+    down.set_defaults(perform=_down)
+
+    status = commands.add_parser("status", help="one line per process")
+    status.set_defaults(perform=_status)
+
+    for role, perform in ((Role.NODE, _node), (Role.GUARD, _guard)):
+        foreground = commands.add_parser(str(role), help=f"run one {role} in the foreground")
+        foreground.add_argument("--id", required=True, metavar="ID")
+        foreground.set_defaults(perform=perform)
+
+    ca = commands.add_parser("ca", help="certificates")
+    acts = ca.add_subparsers(dest="act", required=True, metavar="ACT")
+    issue = acts.add_parser("issue", help="make credentials; for a NAME that has some, a new certificate that supersedes the old")
+    issue.add_argument("name", metavar="NAME")
+    issue.add_argument("--institution", metavar="X", help="default: local, or what the present certificate says")
+    issue.add_argument("--node", action="store_true", help="for a node instead of an entity")
+    issue.add_argument("--lifetime", type=parse_duration, default=LEAF_LIFE, metavar="D", help="default: 365d")
+    issue.set_defaults(perform=_issue)
+    revoke = acts.add_parser("revoke", help="void every certificate of NAME until now, in the log and at the broker")
+    revoke.add_argument("name", metavar="NAME")
+    revoke.add_argument("--node", action="store_true", help="a node, where an entity has the same name")
+    revoke.set_defaults(perform=_revoke)
+    request = acts.add_parser("request", help="a key and a signing request, for a PKI of your own")
+    request.add_argument("name", metavar="NAME")
+    request.add_argument("--role", type=Role, default=Role.ENTITY, choices=list(Role), help="default: entity")
+    request.add_argument("--institution", default="local", metavar="X")
+    request.set_defaults(perform=_request)
+    install = acts.add_parser("install", help="take the certificate that your PKI made for a request")
+    install.add_argument("name", metavar="NAME")
+    install.add_argument("chain", type=Path, metavar="CHAIN.pem", help="the certificate, then its intermediates")
+    install.add_argument("--role", type=Role, default=Role.ENTITY, choices=list(Role), help="default: entity")
+    install.set_defaults(perform=_install)
+
+    verify = commands.add_parser("verify", help="check an advertisement, receipt or status, offline")
+    verify.add_argument("file", metavar="FILE|-", help="the signed bytes, or one of our JSON lines")
+    verify.add_argument("--trust", type=Path, metavar="PEM", help="trusted roots (default: those of the home)")
+    verify.set_defaults(perform=_verify)
+
+    demo = commands.add_parser("demo", help="a guided tour on a private network of its own, cleaned up afterwards")
+    demo.set_defaults(perform=lambda arguments: run_demo(keep=None))
+
+    for command in (up, down, status, issue, revoke, request, install, verify, demo):
+        add_json(command)
+    return parser
+
+
+def run() -> None:
+    """Entry point of the `tdn` command."""
+    sys.exit(output.run(build_parser()))
+
+
+def _home(arguments: argparse.Namespace) -> Home:
+    return Home(arguments.home)
+
+
+def _up(arguments: argparse.Namespace) -> None:
+    network = Network(_home(arguments), note)
+    started = network.up(nodes=arguments.nodes)
+    if not started:
+        note("already running; nothing was changed")
+    else:
+        note(f"the network in {network.home} is up")
+    _show_status(network, as_json=arguments.json)
+
+
+def _down(arguments: argparse.Namespace) -> None:
+    stopped = Network(_home(arguments), note).down()
+    note("stopped; nothing is lost" if stopped else "nothing was running")
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    network = Network(_home(arguments))
+    if not network.home.exists:
+        note(f"there is no network in {network.home}; `tdn up` makes one")
+    _show_status(network, as_json=arguments.json)
+
+
+def _show_status(network: Network, *, as_json: bool) -> None:
+    entries = network.status()
+    if as_json:
+        for entry in entries:
+            emit(entry)
+    elif entries:
+        rows = [
+            (entry["role"], entry["id"], entry["pid"], _condition(entry), entry.get("sequence"), entry.get("lag"), entry.get("topics"))
+            for entry in entries
+        ]
+        table(rows, ("ROLE", "ID", "PID", "STATE", "SEQUENCE", "LAG", "TOPICS"))
+
+
+def _condition(entry: dict[str, object]) -> str:
+    if not entry["alive"]:
+        return "stopped"
+    return "ready" if entry.get("ready", True) else "not ready"
+
+
+def _node(arguments: argparse.Namespace) -> None:
+    serve_node(_home(arguments), arguments.id, verbose=arguments.verbose)
+
+
+def _guard(arguments: argparse.Namespace) -> None:
+    serve_guard(_home(arguments), arguments.id, verbose=arguments.verbose)
+
+
+def _issue(arguments: argparse.Namespace) -> None:
+    network = Network(_home(arguments), note)
+    check_id(arguments.name)
+    network.operator.found()
+    role = Role.NODE if arguments.node else Role.ENTITY
+    again = (network.home.credentials(role, arguments.name) / "cert.pem").exists()
+    folder = network.operator.issue(role, arguments.name, institution=arguments.institution, lifetime=arguments.lifetime)
+    if role is Role.NODE and again:
+        network.restart(role, arguments.name)
+    who = credentials.load(folder).identity
+    if arguments.json:
+        emit({"folder": str(folder), "name": str(who.name), "institution": who.institution, "rotated": again})
+    else:
+        print(folder)
+
+
+def _revoke(arguments: argparse.Namespace) -> None:
+    network = Network(_home(arguments), note)
+    home = network.home
+    check_id(arguments.name)
+    is_node = arguments.node or (arguments.name in home.ids(Role.NODE) and arguments.name not in home.ids(Role.ENTITY))
+    role = Role.NODE if is_node else Role.ENTITY
+    if not home.exists or (not network.operator.authority.issued_to(f"{role}:{arguments.name}") and arguments.name not in home.ids(role)):
+        raise TrustError(f"{arguments.name!r} has no certificate from this network; nothing to revoke")
+    if role is Role.NODE and not [name for name in home.ids(Role.NODE) if name != arguments.name]:
+        raise UsageError("the last node cannot be revoked: nobody would be left to put it into the log; issue another node first")
+    network.operator.revoke(role, arguments.name)
+    result: dict[str, object] = {"revoked": f"{role}:{arguments.name}", "receipt": None}
+    if any(entry["alive"] for entry in network.status()):
+        if role is Role.NODE:
+            network.process(role, arguments.name).stop()
+        receipts = asyncio.run(network.operator.send_pending(timeout=arguments.timeout))
+        result["receipt"] = receipts[-1] if receipts else None
+        note(f"{role} {arguments.name} is revoked in the log; the guard refuses its keys and has ended its connections")
+    else:
+        note(f"{role} {arguments.name} is revoked; the network is not running, so the log learns it at the next `tdn up`")
+    if role is Role.NODE:
+        _retire(network, arguments.name)
+    if arguments.json:
+        emit(result)
+
+
+def _retire(network: Network, name: str) -> None:
+    """A revoked node does not start again, and its enrolment is not offered again."""
+    folder = network.home.credentials(Role.NODE, name)
+    (network.home.enrolments / f"{Role.NODE}-{name}.jws").unlink(missing_ok=True)
+    (folder / "cert.pem").rename(folder / "revoked-cert.pem")
+
+
+def _request(arguments: argparse.Namespace) -> None:
+    home = _home(arguments)
+    home.prepare()
+    path = write_request(arguments.role, arguments.name, home.credentials(arguments.role, arguments.name), arguments.institution)
+    if arguments.json:
+        emit({"request": str(path)})
+    else:
+        print(path)
+
+
+def _install(arguments: argparse.Namespace) -> None:
+    network = Network(_home(arguments), note)
+    try:
+        chain = arguments.chain.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{arguments.chain} cannot be read: {error.strerror}") from error
+    folder = network.operator.install(arguments.role, arguments.name, chain)
+    if arguments.json:
+        emit({"folder": str(folder)})
+    else:
+        print(folder)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    try:
+        text = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{arguments.file} cannot be read: {error.strerror}") from error
+    roots = credentials.load_roots(arguments.trust or _home(arguments).settings().roots)
+    verdicts = judge(find_statements(text), roots)
+    for verdict in verdicts:
+        if arguments.json:
+            emit(verdict.as_object())
+            continue
+        if not verdict.valid:
+            print(f"NOT VALID: {verdict.kind}: {verdict.error}")
+            continue
+        print(f"VALID: {verdict.kind}, signed by {verdict.signer}")
+        for sentence in verdict.proves:
+            print(f"  proves: {sentence}")
+        for sentence in verdict.not_checked:
+            print(f"  not checked: {sentence}")
+    if all(verdict.valid for verdict in verdicts):
+        return 0
+    return TrustError.exit_code
+
+
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,105 @@
+"""How our commands speak: one JSON object per line, or a table for people; errors as the public interface says.
+
+Shared by `tdn` and `entity`, so that the conventions hold for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tdn.errors import TdnError, UsageError
+from tdn.protocol.times import parse_duration
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are UsageError, so that they too come out as the interface says."""
+
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
+def add_globals(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--home", type=Path, default=Path(os.environ.get("TDN_HOME", ".tdn")), metavar="DIR", help="folder of the network (default: $TDN_HOME or ./.tdn)")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line instead of a table")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr, with tracebacks")
+    parser.add_argument("--timeout", type=duration_seconds, default=10.0, metavar="D", help="how long to wait for the network (default: 10s)")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json` is taken after the command too."""
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def duration_seconds(text: str) -> float:
+    return parse_duration(text).total_seconds()
+
+
+def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
+    """Parse, do, and turn whatever happens into the promised exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json, verbose = "--json" in words, "-v" in words or "--verbose" in words
+    try:
+        arguments = parser.parse_args(words)
+        perform: Callable[[argparse.Namespace], int | None] = arguments.perform
+        return perform(arguments) or 0
+    except TdnError as error:
+        _complain(error.as_object(), as_json=as_json, verbose=verbose)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read us has seen enough. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        _complain({"error": "bug", "message": f"{type(error).__name__}: {error}", "detail": {}}, as_json=as_json, verbose=True)
+        return 1
+
+
+def _complain(error: dict[str, Any], *, as_json: bool, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exc()
+    if as_json:
+        print(json.dumps(error, ensure_ascii=False), file=sys.stderr)
+    else:
+        print(f"error: {error['message']}", file=sys.stderr)
+        if broker := error["detail"].get("broker"):
+            print(f"  the broker says: {broker}", file=sys.stderr)
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def emit(value: dict[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def table(rows: Iterable[Sequence[Any]], headings: Sequence[str]) -> None:
+    """A readable table: columns as wide as what stands in them."""
+    texts = [[("-" if cell is None else str(cell)) for cell in row] for row in rows]
+    widths = [max([len(heading), *(len(row[column]) for row in texts)]) for column, heading in enumerate(headings)]
+    for row in [list(headings), *texts]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def record(value: dict[str, Any]) -> None:
+    """One object for a person: a line per field."""
+    width = max(len(key) for key in value)
+    for key, content in value.items():
+        print(f"{key.ljust(width)}  {_plain(content)}")
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, bool):
+        return "yes" if content else "no"
+    if isinstance(content, dict | list):
+        return json.dumps(content, ensure_ascii=False)
+    return str(content)

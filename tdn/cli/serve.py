@@ -1,0 +1,118 @@
+"""Running one node or one guard in the foreground: what `tdn up`, systemd and containers start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from tdn.errors import UsageError
+from tdn.guard.service import Guard, GuardSettings
+from tdn.local.home import Home
+from tdn.node.service import Node, NodeSettings
+from tdn.protocol.names import Role
+from tdn.trust import credentials
+
+#: Between reports to the home. `tdn status` is that fresh.
+_REPORT_SECONDS = 0.25
+
+
+def serve_node(home: Home, name: str, *, verbose: bool) -> None:
+    folder = _folder(home, Role.NODE, name)
+    connection = home.connection()
+    settings = NodeSettings(
+        brokers=connection.brokers,
+        vhost=connection.vhost,
+        genesis=home.genesis(),
+        store=folder / "store.sqlite",
+        enrolments=home.enrolments,
+        tick_seconds=float(os.environ.get("TDN_TICK_SECONDS", "5")),
+    )
+
+    async def run() -> None:
+        node = Node(credentials.load(folder), settings)
+
+        def state() -> dict[str, Any]:
+            return {
+                "ready": node.condition.ready,
+                "sequence": node.replica.position[0],
+                "head": node.replica.position[1],
+                "lag": node.replica.lag,
+                "topics": node.replica.reader.count_live(datetime.now(UTC)),
+                "counts": dict(node.condition.counts),
+            }
+
+        await _run(node.run, home, f"{Role.NODE}-{name}", state)
+
+    _log(verbose)
+    asyncio.run(run())
+
+
+def serve_guard(home: Home, name: str, *, verbose: bool) -> None:
+    folder = _folder(home, Role.GUARD, name)
+    connection = home.connection()
+    configured = home.settings()
+    settings = GuardSettings(
+        brokers=connection.brokers,
+        vhost=connection.vhost,
+        genesis=home.genesis(),
+        store=folder / "store.sqlite",
+        enrolments=home.enrolments,
+        host=configured.guard_host,
+        port=configured.guard_port,
+        management_url=configured.management_url,
+        management_password=home.management_password(),
+    )
+
+    async def run() -> None:
+        guard = Guard(credentials.load(folder), settings)
+
+        def state() -> dict[str, Any]:
+            return {"ready": guard.sure, "sequence": guard.replica.position[0], "lag": guard.replica.lag, "counts": dict(guard.counts)}
+
+        await _run(guard.run, home, f"{Role.GUARD}-{name}", state)
+
+    _log(verbose)
+    asyncio.run(run())
+
+
+async def _run(service: Callable[[asyncio.Event], Any], home: Home, name: str, state: Callable[[], dict[str, Any]]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    async def report() -> None:
+        last: dict[str, Any] = {}
+        while True:
+            values = {"pid": os.getpid(), **state()}
+            if values != last:
+                home.report(name, values)
+                last = values
+            await asyncio.sleep(_REPORT_SECONDS)
+
+    reporting = asyncio.create_task(report())
+    try:
+        await service(stop)
+    finally:
+        reporting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reporting
+
+
+def _folder(home: Home, role: Role, name: str) -> Any:
+    folder = home.credentials(role, name)
+    if not (folder / "cert.pem").exists():
+        raise UsageError(f"there is no {role} {name!r} in {home}; known: {', '.join(home.ids(role)) or 'none'}")
+    return folder
+
+
+def _log(verbose: bool) -> None:
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

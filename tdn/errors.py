@@ -1,0 +1,111 @@
+"""Every exception of the project, and what a person or a program is told about it.
+
+    TdnError
+      UsageError          the command or call was wrong; nothing was sent
+      BrokerUnavailable   could not reach or use RabbitMQ
+      NoNodeAnswered      nobody answered in time
+      TrustError          a signature, chain, audience or lifetime is wrong
+      Refused             policy or a limit said no (carries which, when the asker may know)
+      Absent              there is no such thing, or the asker may not know of it
+      MalformedMessage    bytes do not fit the schema (keeps a bounded copy)
+      QueryError          bad query text, with its position; or over a limit
+      LogDiverged         a store and the log disagree; nothing is served until the operator looks
+      UnknownRules        the log asks for rules that this build does not know
+
+`word` is the value of `error` in `--json` output and in error replies; `exit_code` is the process's. Both are promised in the
+public interface, so each class states them once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+#: How much of a malformed message is kept for the operator's log. Enough to recognise it, too little to fill a disk.
+KEPT_BYTES = 200
+
+
+class TdnError(Exception):
+    """What every error of ours is. Never raised itself."""
+
+    word: ClassVar[str] = "bug"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, detail: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail: dict[str, Any] = dict(detail or {})
+
+    def as_object(self) -> dict[str, Any]:
+        """The error as `--json` prints it and as a node sends it."""
+        return {"error": self.word, "message": self.message, "detail": self.detail}
+
+
+class UsageError(TdnError):
+    word = "usage"
+    exit_code = 2
+
+
+class BrokerUnavailable(TdnError):
+    word = "unreachable"
+    exit_code = 3
+
+
+class NoNodeAnswered(TdnError):
+    word = "unreachable"
+    exit_code = 3
+
+
+class TrustError(TdnError):
+    word = "trust"
+    exit_code = 4
+
+
+class Refused(TdnError):
+    word = "refused"
+    exit_code = 5
+
+
+class Absent(TdnError):
+    word = "absent"
+    exit_code = 6
+
+
+class MalformedMessage(TdnError):
+    word = "usage"
+    exit_code = 2
+
+    def __init__(self, message: str, *, received: bytes = b"", detail: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, detail=detail)
+        self.received = received[:KEPT_BYTES]
+
+
+class QueryError(TdnError):
+    word = "usage"
+    exit_code = 2
+
+
+class LogDiverged(TdnError):
+    word = "trust"
+    exit_code = 4
+
+
+class UnknownRules(TdnError):
+    word = "refused"
+    exit_code = 5
+
+
+_BY_WORD: dict[str, type[TdnError]] = {
+    "usage": UsageError,
+    "unreachable": NoNodeAnswered,
+    "trust": TrustError,
+    "refused": Refused,
+    "absent": Absent,
+}
+
+
+def from_object(error: Mapping[str, Any]) -> TdnError:
+    """The exception that a node's error reply stands for. An unknown word is treated as a refusal, never as success."""
+    kind = _BY_WORD.get(str(error.get("error")), Refused)
+    detail = error.get("detail")
+    return kind(str(error.get("message", "refused")), detail=detail if isinstance(detail, dict) else None)

@@ -1,0 +1,154 @@
+"""What the operator signs: the genesis of a network, enrolments of nodes and guards, revocations.
+
+The operator's key is what makes a node a node. Its statements are files that anyone may carry to where they are needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from tdn.bus.address import write_connection
+from entity_client.session import Session
+from tdn.errors import TrustError, UsageError
+from tdn.local.ca import LEAF_LIFE, CertificateAuthority
+from tdn.local.home import Home
+from tdn.protocol.names import Role
+from tdn.protocol.times import format_time, whole_seconds
+from tdn.rules.apply import RULES_VERSION
+from tdn.trust import credentials, envelope, statements
+from tdn.trust.certificates import encode_chain, name_of
+from tdn.trust.credentials import Credentials
+
+#: The operator's certificate lasts as long as an authority: it stands in the genesis.
+_OPERATOR_LIFE = timedelta(days=3650)
+#: An enrolment may be carried to the log this long.
+_ENROLMENT_LIFE = timedelta(days=3650)
+
+OPERATOR = "operator"
+
+
+class Operator:
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.authority = CertificateAuthority(home.folder / "ca")
+
+    def found(self) -> None:
+        """CA, operator and genesis, if they are not there yet."""
+        home = self._home
+        home.prepare()
+        settings = home.settings()
+        if settings.embedded_pki and not self.authority.exists:
+            self.authority.create()
+        folder = home.credentials(Role.OPERATOR, OPERATOR)
+        if not (folder / "cert.pem").exists():
+            self._require_embedded(Role.OPERATOR, OPERATOR)
+            self.authority.issue(Role.OPERATOR, OPERATOR, folder, lifetime=_OPERATOR_LIFE)
+        if not home.genesis_path.exists():
+            home.genesis_path.write_bytes(self._write_genesis(settings.roots))
+        write_connection(folder, home.connection())
+
+    def issue(self, role: Role, name: str, *, institution: str | None = None, lifetime: timedelta = LEAF_LIFE) -> Path:
+        """Credentials for a principal; a node or a guard is enrolled with them. For one that has them: a later certificate."""
+        self._require_embedded(role, name)
+        folder = self._home.credentials(role, name)
+        if institution is None:
+            institution = credentials.load_institution(folder) if (folder / "cert.pem").exists() else "local"
+        self.authority.issue(role, name, folder, institution=institution, lifetime=lifetime)
+        self.settle(role, name)
+        return folder
+
+    def settle(self, role: Role, name: str) -> None:
+        """What goes with new credentials: where the network is, and for a node or a guard its enrolment."""
+        folder = self._home.credentials(role, name)
+        write_connection(folder, self._home.connection())
+        if role in (Role.NODE, Role.GUARD):
+            self._enrol(role, name, credentials.load(folder))
+
+    def install(self, role: Role, name: str, chain_pem: bytes) -> Path:
+        """A certificate that a user's own PKI made for our request."""
+        home = self._home
+        home.prepare()
+        folder = home.credentials(role, name)
+        if not (folder / "key.pem").exists():
+            raise UsageError(f"there is no key in {folder}; `tdn ca request {name}` makes one")
+        try:
+            leaf = x509.load_pem_x509_certificates(chain_pem)[0]
+        except ValueError as error:
+            raise UsageError(f"the file holds no certificates: {error}") from error
+        if name_of(leaf).principal != f"{role}:{name}":
+            raise TrustError(f"the certificate is for {name_of(leaf).principal}, not for {role}:{name}")
+        (folder / "cert.pem").write_bytes(chain_pem)
+        (folder / "trust.pem").write_bytes(home.settings().roots.read_bytes())
+        credentials.load(folder)
+        if role is not Role.OPERATOR and role is not Role.BROKER:
+            self.found()
+            self.settle(role, name)
+        return folder
+
+    def revoke(self, role: Role, name: str) -> Path:
+        """Sign a revocation of every certificate that a principal has had until now; kept until it is in the log."""
+        principal = f"{role}:{name}"
+        keys = {entry.key_hash for entry in self.authority.issued_to(principal)}
+        now = datetime.now(UTC)
+        body = {"principal": principal, "issued_until": format_time(whole_seconds(now)), "keys": sorted(keys)}
+        raw = envelope.write("revoke", body, self._credentials(), audience=self._network(), now=now, life=timedelta(days=1))
+        path = self._home.pending / f"revoke-{role}-{name}.jws"
+        path.write_bytes(raw)
+        return path
+
+    async def send_pending(self, *, timeout: float) -> list[str]:
+        """Put what waits into the log; gives the receipts. What is not decided stays for the next time."""
+        session = Session(self._credentials(), self._home.connection())
+        receipts = []
+        try:
+            for path in sorted(self._home.pending.glob("*.jws")):
+                waiting = envelope.authenticate(path.read_bytes(), lambda header: session.credentials.identity)
+                reply = await session.change(waiting.kind, waiting.body, message_id=waiting.id, timeout=timeout)
+                receipt = statements.read(reply.tail or b"", statements.by_roots(session.credentials.roots))
+                receipts.append(receipt.token)
+                path.unlink()
+        finally:
+            await session.close()
+        return receipts
+
+    def _enrol(self, role: Role, name: str, who: Credentials) -> None:
+        body = {"chain": encode_chain(who.identity.chain)}
+        now = datetime.now(UTC)
+        raw = envelope.write("enrol", body, self._credentials(), audience=self._network(), now=now, life=_ENROLMENT_LIFE)
+        path = self._home.enrolments / f"{role}-{name}.jws"
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(raw)
+        fresh.replace(path)
+
+    def _write_genesis(self, roots_path: Path) -> bytes:
+        operator = self._credentials()
+        roots = x509.load_pem_x509_certificates(roots_path.read_bytes())
+        now = datetime.now(UTC)
+        body = {
+            "operator": encode_chain(operator.identity.chain),
+            "roots": [base64.b64encode(root.public_bytes(serialization.Encoding.DER)).decode() for root in roots],
+            "rules": RULES_VERSION,
+            "created": format_time(whole_seconds(now)),
+            "salt": secrets.token_hex(16),
+        }
+        return envelope.write("genesis", body, operator, audience="tdn:nodes", now=now, life=timedelta(days=1))
+
+    def _credentials(self) -> Credentials:
+        return credentials.load(self._home.credentials(Role.OPERATOR, OPERATOR))
+
+    def _network(self) -> str:
+        return f"tdn:network:{self._home.network}"
+
+    def _require_embedded(self, role: Role, name: str) -> None:
+        if not self._home.settings().embedded_pki:
+            flag = "" if role is Role.ENTITY else f" --role {role}"
+            raise UsageError(
+                f"this network uses a PKI of its own: `tdn ca request {name}{flag}` makes a request to be signed there, "
+                f"and `tdn ca install {name}{flag} CHAIN.pem` takes the result"
+            )

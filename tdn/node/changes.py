@@ -1,0 +1,94 @@
+"""Changes: admitted once, appended, judged by this node's own `apply`, then answered with a receipt.
+
+A change is addressed to the network, so any node can finish it. A redelivered or repeated one finds its outcome already decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from tdn.bus.log import Appender
+from tdn.errors import Refused, TrustError, from_object
+from tdn.replica.replica import Replica
+from tdn.rules.apply import RULES, audience, repeated, requester, write_record
+from tdn.rules.state import Outcome
+from tdn.trust import envelope
+from tdn.trust.credentials import Credentials
+from tdn.trust.envelope import Envelope
+from tdn.trust.replay import MAX_CHANGE_LIFE
+
+logger = logging.getLogger(__name__)
+
+#: How long a certificate may take to reach this node's view after another node logged it.
+_UNKNOWN_SECONDS = 3.0
+
+KINDS = frozenset(RULES)
+
+
+class NoLongerCurrent(Refused):
+    """The log judged our own record void: this node's certificate was superseded or revoked."""
+
+
+class Changes:
+    """Puts changes into the log and waits for what became of them."""
+
+    def __init__(self, replica: Replica, appender: Appender, node: Credentials, clock: Callable[[], datetime]) -> None:
+        self._replica = replica
+        self._appender = appender
+        self._node = node
+        self._clock = clock
+
+    async def admit(self, raw: bytes) -> Envelope:
+        """Who sent this and what it asks. A certificate that another node has just logged is waited for."""
+        deadline = asyncio.get_running_loop().time() + _UNKNOWN_SECONDS
+        while True:
+            try:
+                request = envelope.authenticate(raw, lambda header: requester(self._replica.reader, header, self._clock()))
+                break
+            except TrustError as error:
+                if "unknown" not in error.detail or asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+        if request.kind not in KINDS:
+            raise TrustError(f"{request.kind} is not a change")
+        return request
+
+    async def decide(self, request: Envelope) -> Outcome:
+        """The outcome of a change: what the log already says, or what it says once it is appended."""
+        before = repeated(self._replica.reader, request)
+        if before is not None:
+            return before
+        envelope.require_addressed(request, audiences=frozenset({audience(self._replica.reader)}), now=self._clock(), longest=MAX_CHANGE_LIFE)
+        return await self.append(request.kind, request.raw)
+
+    async def append(self, kind: str, request: bytes | None) -> Outcome:
+        """Append a record of ours and wait for its outcome."""
+        outcome = await self.offer(kind, request)
+        if outcome.status == "void":
+            raise NoLongerCurrent(f"the log refused a record of this node: {(outcome.error or {}).get('message')}")
+        return outcome
+
+    async def offer(self, kind: str, request: bytes | None) -> Outcome:
+        """Append a record that may be void because another node was first (a genesis)."""
+        raw = write_record(kind, self._node, self._clock(), request)
+        decided = self._replica.expect(raw)
+        try:
+            confirmed = self._appender.append(raw)
+            # Whichever fails first. The outcome alone is enough: what we read from the log is in it.
+            await asyncio.wait([confirmed, decided], return_when=asyncio.FIRST_COMPLETED)
+            if confirmed.done():
+                confirmed.result()
+            outcome = await decided
+        finally:
+            self._replica.forget(raw)
+        return outcome
+
+
+def require_accepted(outcome: Outcome) -> dict[str, object]:
+    """The receipt's payload, or the refusal as an exception."""
+    if outcome.receipt is None:
+        raise from_object(outcome.error or {})
+    return dict(outcome.receipt)

@@ -1,0 +1,173 @@
+"""Questions that a node answers from its own view: locate, create, discover, show, lookup.
+
+A question is sealed to the node, lives a minute or two, and has no effect; minting too leaves nothing behind (T7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from tdn.errors import Absent, Refused, UsageError
+from tdn.protocol import schemas
+from tdn.protocol.names import Role, check_uuid, mint_uuid
+from tdn.protocol.times import format_time, parse_time, whole_seconds
+from tdn.queries.string import compile_string
+from tdn.store.search import FoundTopic, Reader
+from tdn.trust import statements
+from tdn.trust.credentials import Credentials
+from tdn.trust.envelope import Envelope
+
+#: Bytes of advertisements in one page. Signed, sealed and in base64 it stays below the message limit, the largest descriptor included.
+_PAGE_BYTES = 140_000
+#: Topics in one page: small enough that the first ones show at once, large enough that a page's signature is a small part.
+_PAGE_TOPICS = 100
+
+#: A node that has not ticked for so long is taken to be away.
+_PRESENT_WITHIN = timedelta(seconds=20)
+
+KINDS = frozenset({"locate", "create", "discover", "show", "lookup"})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    kind: str
+    body: dict[str, Any]
+    tail: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What questions are answered with."""
+
+    node: Credentials
+    network: str
+    policy: dict[str, Any]
+
+
+def answer(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Iterator[Answer]:
+    """The answers to a question, one message each; or one of our errors."""
+    if question.signer.name.role not in (Role.ENTITY, Role.OPERATOR):
+        raise Refused("only entities ask")
+    if question.kind == "locate":
+        yield _locate(desk, reader, now)
+    elif question.kind == "create":
+        yield _create(desk, question, now)
+    elif question.kind == "discover":
+        yield from _discover(desk, question, reader, now)
+    elif question.kind == "show":
+        yield _show(desk, question, reader, now)
+    elif question.kind == "lookup":
+        yield _lookup(question, reader)
+    else:
+        raise UsageError(f"{question.kind} is not a question")
+
+
+def _locate(desk: Desk, reader: Reader, now: datetime) -> Answer:
+    identity = desk.node.identity
+    body = {
+        "node": identity.name.id,
+        "institution": identity.institution,
+        "policy": desk.policy,
+        "network": desk.network,
+        "seq": reader.position().seq,
+        "peers": _peers(reader, now),
+    }
+    return Answer("located", body)
+
+
+def _create(desk: Desk, question: Envelope, now: datetime) -> Answer:
+    if question.signer.name.role is not Role.ENTITY:
+        raise Refused("only entities create topics")
+    uuid = mint_uuid()
+    token = statements.mint(question, uuid=uuid, network=desk.network, node=desk.node, now=now)
+    return Answer("created", {"uuid": uuid}, token)
+
+
+def _discover(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Iterator[Answer]:
+    body = question.body
+    if ("query" in body) != ("language" in body):
+        raise UsageError("a query needs its language, and a language its query")
+    query = compile_string(body["query"]) if "query" in body else None
+    found = reader.discover(query, after=_read_cursor(body.get("cursor")), limit=body["limit"], now=now)
+    pages = list(_pages([_line(desk, topic, now) for topic in found.topics]))
+    for number, lines in enumerate(pages, start=1):
+        last = number == len(pages)
+        page: dict[str, Any] = {"page": number, "last": last, "count": len(lines)}
+        if last and found.after is not None:
+            page["cursor"] = _write_cursor(found.after)
+        yield Answer("discovered", page, b"\n".join(lines) if lines else None)
+
+
+def _show(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Answer:
+    uuid = question.body["uuid"]
+    topic = reader.topic(uuid, now)
+    if topic is None:
+        raise Absent(f"there is no topic {uuid}")
+    return Answer("shown", {"uuid": uuid}, topic.advertisement.encode() + b" " + _status(desk, topic, now))
+
+
+def _lookup(question: Envelope, reader: Reader) -> Answer:
+    name = question.body["principal"]
+    principal = reader.get("principal", name)
+    if principal is None or principal["key"] in principal["revoked"] or not principal["thumbprint"]:
+        raise Absent(f"the network knows no {name}")
+    certificate = reader.get("certificate", principal["thumbprint"])
+    if certificate is None:
+        raise Absent(f"the network knows no {name}")
+    return Answer("found", {"chain": certificate["chain"]})
+
+
+def _line(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:
+    """One line of a page: the advertisement and, where the topic changed since, its status (T39)."""
+    line = topic.advertisement.encode()
+    return line + b" " + _status(desk, topic, now) if topic.changed else line
+
+
+def _status(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:
+    payload = {
+        "v": schemas.VERSION,
+        "network": desk.network,
+        "uuid": topic.uuid,
+        "owner": topic.owner,
+        "expires": topic.expires,
+        "state": "live",
+        "seq": topic.seq,
+        "at": format_time(whole_seconds(now)),
+    }
+    return statements.sign("status", payload, desk.node, now)
+
+
+def _pages(lines: list[bytes]) -> Iterator[list[bytes]]:
+    page: list[bytes] = []
+    size = 0
+    for line in lines:
+        if page and (size + len(line) > _PAGE_BYTES or len(page) == _PAGE_TOPICS):
+            yield page
+            page, size = [], 0
+        page.append(line)
+        size += len(line) + 1
+    yield page
+
+
+def _write_cursor(after: tuple[str, str]) -> str:
+    return "_".join(after)
+
+
+def _read_cursor(cursor: str | None) -> tuple[str, str]:
+    """Where to go on. Every node orders alike, so one node's cursor serves at another; its order as text is the order of topics."""
+    if cursor is None:
+        return ("", "")
+    created, _, uuid = cursor.partition("_")
+    try:
+        return format_time(parse_time(created)), check_uuid(uuid)
+    except UsageError as error:
+        raise UsageError("the cursor is not one of ours; take it from the last answer") from error
+
+
+def _peers(reader: Reader, now: datetime) -> list[str]:
+    """Nodes that have ticked lately, so that an asker knows whom it can expect to hear from."""
+    since = format_time(whole_seconds(now) - _PRESENT_WITHIN)
+    return [node for node, tick in reader.all("tick") if tick["at"] >= since]

@@ -1,0 +1,66 @@
+"""JSON that two programs cannot read differently, and that cannot exhaust the one that reads it.
+
+`parse` refuses size, depth, duplicate keys, NaN and broken UTF-8 before anything else looks at a message. `canonical` gives the one
+text of a value that digests are taken of.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+from tdn.errors import MalformedMessage
+
+#: Longest message we parse, in bytes. Bounds memory before any signature is checked.
+MAX_MESSAGE_BYTES = 262_144
+#: Deepest nesting. Python's parser recurses, and nothing in `schemas/` nests beyond eight.
+MAX_DEPTH = 32
+
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+
+
+def parse(text: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
+    """The value that `text` holds, or MalformedMessage."""
+    if len(text) > max_bytes:
+        raise MalformedMessage(f"message of {len(text)} bytes is over the limit of {max_bytes}", received=text)
+    _refuse_depth(text)
+    try:
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+    except MalformedMessage as error:
+        error.received = text[:200]
+        raise
+    except (ValueError, RecursionError) as error:
+        raise MalformedMessage(f"not JSON: {error}", received=text) from error
+
+
+def canonical(value: Any) -> bytes:
+    """The one text of a JSON value: sorted keys, no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _refuse_depth(text: bytes) -> None:
+    # A text with few brackets cannot be deep; counting bytes is a hundred times as fast as walking the tokens.
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        if match[1]:
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise MalformedMessage(f"nested deeper than {MAX_DEPTH} levels", received=text)
+        elif match[2]:
+            depth -= 1
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        doubled = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise MalformedMessage(f"key {doubled[:40]!r} stands twice in one object")
+    return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise MalformedMessage(f"{name} is not JSON")

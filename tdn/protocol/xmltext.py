@@ -1,0 +1,50 @@
+"""XML that is safe to read anywhere: well-formed, no DOCTYPE, no entities of its own, of bounded depth.
+
+Checked with expat before anything is signed, so that no engine that later reads it (XPath, XQuery, Spark) can be made to open files
+or to expand entities.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+from xml.parsers import expat
+
+from tdn.errors import MalformedMessage
+
+#: Deepest element. Engines recurse over elements, and no sensible descriptor is near it.
+MAX_ELEMENT_DEPTH = 64
+
+
+def check(document: str) -> list[str]:
+    """Refuse a document that is not well-formed or not safe; return its attribute values and texts."""
+    parser = expat.ParserCreate(encoding="utf-8")
+    parser.buffer_text = True
+    depth = 0
+    contents: list[str] = []
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > MAX_ELEMENT_DEPTH:
+            raise MalformedMessage(f"XML nested deeper than {MAX_ELEMENT_DEPTH} elements")
+        contents.extend(attributes.values())
+
+    def end(name: str) -> None:
+        nonlocal depth
+        depth -= 1
+
+    def refuse(*_: object) -> NoReturn:
+        raise MalformedMessage("XML with a DOCTYPE or entity declarations is refused")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = contents.append
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(document.encode("utf-8", "strict"), True)
+    except expat.ExpatError as error:
+        raise MalformedMessage(f"not well-formed XML: {error}") from error
+    except UnicodeEncodeError as error:
+        raise MalformedMessage("text that is not Unicode") from error
+    return contents

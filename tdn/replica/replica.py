@@ -1,0 +1,119 @@
+"""One view of the log, kept up to date while a connection lasts, and continued on the next one.
+
+Resuming starts *at* the last applied record, not after it: the log must still hold the very bytes that the store was built from. A log
+that is shorter or different stops the process, because serving a state that others do not have would be guessing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tdn.bus import log
+from tdn.bus.connection import Connection
+from tdn.errors import LogDiverged
+from tdn.rules.state import LogRecord, Outcome
+from tdn.store.search import Reader
+from tdn.store.view import View
+
+logger = logging.getLogger(__name__)
+
+#: Records applied in one transaction at most. On replay the commit is then a small part of the work.
+_BATCH = 500
+#: How long the broker may take to deliver a record that the log must hold.
+_RESUME_SECONDS = 20.0
+
+Applied = Sequence[tuple[LogRecord, Outcome]]
+
+
+class Replica:
+    def __init__(self, path: Path, network_id: str, on_applied: Callable[[Applied], None] | None = None) -> None:
+        self._view = View(path)
+        self._network_id = network_id
+        self._on_applied = on_applied
+        #: Committed state, for the event loop's own small questions.
+        self.reader = Reader(path)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="apply")
+        self._waiting: dict[bytes, asyncio.Future[Outcome]] = {}
+        self._head_offset = -1
+        self.caught_up = asyncio.Event()
+        self._require_network()
+
+    @property
+    def position(self) -> tuple[int, str]:
+        return self._view.position.seq, self._view.position.head
+
+    @property
+    def lag(self) -> int:
+        """Records known to be in the log and not yet applied, as far as the broker has told."""
+        return max(0, self._head_offset - self._view.position.offset)
+
+    async def follow(self, connection: Connection) -> None:
+        """Read and apply until the connection ends (BrokerUnavailable) or store and log disagree (LogDiverged)."""
+        self.caught_up.clear()
+        self._head_offset = await log.last_offset(connection, within_seconds=1.0)
+        resume = self._view.position.offset
+        follower = await log.Follower.open(connection, offset=resume)
+        if resume >= 0:
+            await self._check_resumption(follower, resume)
+        self._note_caught_up()
+        while True:
+            await self._apply(await follower.batch(_BATCH))
+
+    def expect(self, raw: bytes) -> asyncio.Future[Outcome]:
+        """The outcome of a record that is about to be appended, when this replica has committed it."""
+        waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting[_key(raw)] = waiting
+        return waiting
+
+    def forget(self, raw: bytes) -> None:
+        self._waiting.pop(_key(raw), None)
+
+    def digest(self) -> str:
+        return self._view.digest()
+
+    def close(self) -> None:
+        self._writer.shutdown(wait=True)
+        self.reader.close()
+        self._view.close()
+
+    async def _apply(self, records: list[tuple[int, bytes]]) -> None:
+        loop = asyncio.get_running_loop()
+        applied = await loop.run_in_executor(self._writer, self._view.apply_all, records)
+        if any(outcome.kind == "genesis" for _, outcome in applied):
+            self._require_network()
+        for record, outcome in applied:
+            waiting = self._waiting.pop(_key(record.raw), None) if self._waiting else None
+            if waiting is not None and not waiting.done():
+                waiting.set_result(outcome)
+        if self._on_applied is not None:
+            self._on_applied(applied)
+        self._note_caught_up()
+
+    async def _check_resumption(self, follower: log.Follower, resume: int) -> None:
+        try:
+            batch = await asyncio.wait_for(follower.batch(_BATCH), _RESUME_SECONDS)
+        except TimeoutError as error:
+            raise LogDiverged(f"the log ends before record {self._view.position.seq} of this store; compare the nodes before going on") from error
+        offset, raw = batch[0]
+        if offset != resume or raw != self._view.record_at(resume):
+            raise LogDiverged(f"the log holds something else at record {self._view.position.seq} than this store; compare the nodes before going on")
+        if batch[1:]:
+            await self._apply(batch[1:])
+
+    def _note_caught_up(self) -> None:
+        if self._view.position.offset >= self._head_offset:
+            self.caught_up.set()
+
+    def _require_network(self) -> None:
+        network = self.reader.get("network", "network")
+        if network is not None and network["id"] != self._network_id:
+            raise LogDiverged(f"the log belongs to network {network['id'][:12]}…, not to {self._network_id[:12]}…; look at genesis.jws and the broker's address")
+
+
+def _key(raw: bytes) -> bytes:
+    return hashlib.sha256(raw).digest()

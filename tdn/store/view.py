@@ -1,0 +1,134 @@
+"""The view: apply records and commit them with their position, or leave everything as it was.
+
+`Batch` collects many records and commits once (`synchronous=FULL`), so that an answer implies a transaction on disk, and throughput is
+not one over the disk's latency. Readers use connections of their own and see only what was committed.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tdn.errors import LogDiverged
+from tdn.protocol import jsontext
+from tdn.queries import string
+from tdn.rules.apply import apply
+from tdn.rules.state import Fact, LogRecord, Outcome, Write, digest_of, next_head
+from tdn.store import schema
+from tdn.store.facts import StoredFacts
+from tdn.trust import signing
+
+#: Facts kept in memory. The hot ones (network, principals, certificates) are read for every record.
+_CACHED_FACTS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    seq: int
+    offset: int
+    head: str
+
+
+class View(StoredFacts):
+    """The writing side: one per process. Not for two threads at once; its owner runs it in one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Autocommit in sqlite3's sense: transactions are ours, explicit.
+        super().__init__(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        schema.migrate(self._db)
+        self._cache: dict[tuple[str, str], Fact | None] = {}
+        self.position = self._read_position()
+
+    def get(self, space: str, key: str) -> Fact | None:
+        if (space, key) in self._cache:
+            return self._cache[space, key]
+        fact = super().get(space, key)
+        if len(self._cache) >= _CACHED_FACTS:
+            self._cache.clear()
+        self._cache[space, key] = fact
+        return fact
+
+    def apply_all(self, records: Sequence[tuple[int, bytes]]) -> list[tuple[LogRecord, Outcome]]:
+        """Apply (offset, bytes) pairs in order and commit once. On any failure nothing of it happened."""
+        decided: list[tuple[LogRecord, Outcome]] = []
+        position = self.position
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            for offset, raw in records:
+                if offset <= position.offset:
+                    raise LogDiverged(f"the log delivered offset {offset} after {position.offset}; the store and the log disagree")
+                record = LogRecord(position.seq + 1, next_head(position.head, raw), raw)
+                outcome = apply(self, record)
+                self._write(record, offset, outcome)
+                position = Position(record.seq, offset, record.head)
+                decided.append((record, outcome))
+            self._db.execute("UPDATE position SET seq = ?, offset = ?, head = ?", (position.seq, position.offset, position.head))
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            self._cache.clear()
+            raise
+        self.position = position
+        return decided
+
+    def record_at(self, offset: int) -> bytes | None:
+        """The bytes that were read at a stream offset, to compare with what the log says now."""
+        row = self._db.execute("SELECT raw FROM records WHERE offset = ? ORDER BY seq DESC LIMIT 1", (offset,)).fetchone()
+        return bytes(row[0]) if row else None
+
+    def digest(self) -> str:
+        """Digest of the canonical state: equal on every node that applied the same log."""
+        rows = self._db.execute("SELECT space, key, value FROM facts ORDER BY space, key")
+        return digest_of((space, key, json.loads(value)) for space, key, value in rows)
+
+    def _read_position(self) -> Position:
+        return Position(*self._db.execute("SELECT seq, offset, head FROM position").fetchone())
+
+    def _write(self, record: LogRecord, offset: int, outcome: Outcome) -> None:
+        self._db.execute(
+            "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (record.seq, offset, outcome.kind, outcome.status, jsontext.canonical(outcome.as_fact()).decode(), record.head, record.raw),
+        )
+        for write in outcome.writes:
+            self._write_fact(write)
+            if write.space == "topic" and write.value is not None:
+                self._write_topic(write.key, write.value, record)
+
+    def _write_fact(self, write: Write) -> None:
+        self._cache[write.space, write.key] = write.value
+        if write.value is None:
+            self._db.execute("DELETE FROM facts WHERE space = ? AND key = ?", (write.space, write.key))
+        else:
+            self._db.execute(
+                "INSERT INTO facts VALUES (?, ?, ?) ON CONFLICT (space, key) DO UPDATE SET value = excluded.value",
+                (write.space, write.key, jsontext.canonical(write.value).decode()),
+            )
+
+    def _write_topic(self, uuid: str, topic: Fact, record: LogRecord) -> None:
+        live = int(topic["state"] == "live")
+        if topic["advertised"] != record.seq:
+            self._db.execute(
+                "UPDATE topics SET live = ?, expires = ?, owner = ?, seq = ? WHERE uuid = ?",
+                (live, topic["expires"], topic["owner"], topic["seq"], uuid),
+            )
+            return
+        advertisement = _advertisement_in(record.raw)
+        payload: dict[str, Any] = jsontext.parse(signing.decode_segment(advertisement.split(b".")[1]))
+        folded = string.fold(string.searchable_text(payload["descriptor"], payload["synopsis"]["value"]))
+        self._db.execute(
+            "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (uuid, live, topic["created"], topic["expires"], topic["owner"], topic["seq"], topic["advertised"], advertisement.decode(), folded),
+        )
+
+
+def _advertisement_in(raw: bytes) -> bytes:
+    """The advertisement that an accepted record carries: record ~ request ~ advertisement."""
+    return raw.split(signing.TILDE, 2)[2]

@@ -1,0 +1,163 @@
+"""JWS in compact form, ES256 and nothing else, over exact bytes that are kept and never re-serialised.
+
+The header is an allow-list: `alg`, `typ`, the signer's certificate by thumbprint (`x5t#S256`) or chain (`x5c`), and for a statement the
+moment of signing (`iat`), kept out of the payload so that two nodes sign the same one. Any other member, such as a key that the sender
+would like us to use, is refused unread. A signed message may be followed by a tilde and a *tail*, bytes
+that the signed payload names by digest: a record's request, a request's advertisement, without wrapping base64 in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+from jwt.algorithms import ECAlgorithm
+
+from tdn.errors import MalformedMessage, TrustError
+from tdn.protocol import jsontext
+
+_ES256 = ECAlgorithm(ECAlgorithm.SHA256)
+_HEADER_MEMBERS = frozenset({"alg", "typ", "x5t#S256", "x5c", "iat"})
+TILDE = b"~"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    kind: str
+    thumbprint: str
+    #: DER certificates, leaf first; empty where the header has the thumbprint alone.
+    chain: tuple[bytes, ...]
+    #: When it was signed, in seconds; only statements say so here.
+    issued: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """A signed message in its parts. Its payload is not to be believed before `verify`."""
+
+    header: Header
+    signed: bytes
+    signature: bytes
+    payload_segment: bytes
+    tail: bytes | None
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 as messages write it."""
+    return encode_segment(hashlib.sha256(content).digest())
+
+
+def sign(
+    kind: str,
+    payload: Mapping[str, Any],
+    key: EllipticCurvePrivateKey,
+    *,
+    chain: Sequence[bytes],
+    with_chain: bool = False,
+    tail: bytes | None = None,
+    issued: int | None = None,
+) -> bytes:
+    """The payload as a signed message. `chain` is the signer's; all of it goes along only for those who may not know it."""
+    segment = _header_segment(kind, tuple(chain) if with_chain else (chain[0],), with_chain, issued)
+    claims = payload if tail is None else {**payload, "tail": digest(tail)}
+    signed = segment + b"." + encode_segment(jsontext.canonical(claims)).encode()
+    token = signed + b"." + encode_segment(_ES256.sign(signed, key)).encode()
+    return token if tail is None else token + TILDE + tail
+
+
+def split(message: bytes) -> Unverified:
+    """Take a signed message apart without believing any of it, or MalformedMessage."""
+    if len(message) > jsontext.MAX_MESSAGE_BYTES:
+        raise MalformedMessage(f"message of {len(message)} bytes is over the limit of {jsontext.MAX_MESSAGE_BYTES}", received=message)
+    token, tilde, tail = message.partition(TILDE)
+    segments = token.split(b".")
+    if len(segments) != 3:
+        raise MalformedMessage("not a signed message", received=message)
+    return Unverified(
+        header=read_header(segments[0]),
+        signed=token[: len(segments[0]) + 1 + len(segments[1])],
+        signature=decode_segment(segments[2]),
+        payload_segment=segments[1],
+        tail=tail if tilde else None,
+    )
+
+
+def verify(message: Unverified, key: EllipticCurvePublicKey) -> dict[str, Any]:
+    """The payload, once the signature over the received bytes holds and the tail is the one that was signed."""
+    if not _ES256.verify(message.signed, key, message.signature):
+        raise TrustError("the signature does not hold")
+    payload = jsontext.parse(decode_segment(message.payload_segment))
+    if not isinstance(payload, dict):
+        raise MalformedMessage("the signed payload is not an object")
+    named = payload.get("tail")
+    found = digest(message.tail) if message.tail is not None else None
+    if named != found:
+        raise TrustError("what follows the signed message is not what was signed")
+    return payload
+
+
+@lru_cache(maxsize=4096)
+def read_header(segment: bytes) -> Header:
+    """The checked header. Cached: a signer's header is the same on everything of one kind that it signs."""
+    header = jsontext.parse(decode_segment(segment))
+    if not isinstance(header, dict):
+        raise MalformedMessage("the header is not an object")
+    if header.get("alg") != "ES256":
+        raise TrustError(f"algorithm {str(header.get('alg'))[:20]!r} is refused; every message is signed with ES256")
+    if foreign := sorted(header.keys() - _HEADER_MEMBERS):
+        raise TrustError(f"header member {foreign[0][:20]!r} is refused; keys are never taken from a header")
+    typ = header.get("typ")
+    if not isinstance(typ, str) or not (typ.startswith("tdn-") and typ.endswith("+jwt")):
+        raise MalformedMessage("the header names no kind of ours")
+    kind = typ[4:-4]
+    issued = header.get("iat")
+    if issued is not None and (not isinstance(issued, int) or isinstance(issued, bool) or not 0 <= issued < 2**40):
+        raise MalformedMessage("the header's time is malformed")
+    if "x5c" in header:
+        chain = header["x5c"]
+        if "x5t#S256" in header or not isinstance(chain, list) or not 1 <= len(chain) <= 6 or not all(isinstance(der, str) for der in chain):
+            raise MalformedMessage("the header's certificate chain is malformed")
+        try:
+            ders = tuple(base64.b64decode(der, validate=True) for der in chain)
+        except (binascii.Error, ValueError) as error:
+            raise MalformedMessage("the header's certificate chain is not base64") from error
+        return Header(kind, digest(ders[0]), ders, issued)
+    thumbprint = header.get("x5t#S256")
+    if not isinstance(thumbprint, str) or len(thumbprint) != 43:
+        raise MalformedMessage("the header names no certificate")
+    return Header(kind, thumbprint, (), issued)
+
+
+@lru_cache(maxsize=256)
+def _header_segment(kind: str, chain: tuple[bytes, ...], with_chain: bool, issued: int | None) -> bytes:
+    header: dict[str, Any] = {"alg": "ES256", "typ": f"tdn-{kind}+jwt"}
+    if issued is not None:
+        header["iat"] = issued
+    if with_chain:
+        header["x5c"] = [base64.b64encode(der).decode() for der in chain]
+    else:
+        header["x5t#S256"] = digest(chain[0])
+    return encode_segment(jsontext.canonical(header)).encode()
+
+
+def encode_segment(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def decode_segment(segment: bytes) -> bytes:
+    """base64url without padding, strictly: one text for one value, so that a signed message has no second spelling."""
+    try:
+        content = base64.b64decode(segment + b"=" * (-len(segment) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedMessage("not base64url", received=segment) from error
+    # Only the unused bits of the last character can differ; compare the last group alone.
+    rest = len(content) % 3
+    if b"=" in segment or (rest and encode_segment(content[-rest:]).encode() != segment[-(rest + 1) :]):
+        raise MalformedMessage("base64url with a second spelling", received=segment)
+    return content
