@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tdn.bus.address import load_connection
 from entity_client.discovery import Discovery
 from entity_client.objects import Decided, LocatedNode, Topic, read_topic
 from entity_client.session import Session
+from tdn.bus.address import load_connection
 from tdn.errors import Absent, NoNodeAnswered, TdnError, TrustError
 from tdn.protocol import names, synopsis
 from tdn.protocol.names import Role, check_uuid
@@ -66,8 +66,9 @@ class EntityClient:
 
     # --- nodes ---
 
-    async def locate(self, *, gather: float = GATHER_SECONDS) -> AsyncIterator[LocatedNode]:
+    async def locate(self, *, gather: float = GATHER_SECONDS) -> AsyncGenerator[LocatedNode, None]:
         """The nodes that answer, as they answer (T12). Ends when none has answered for a while after the first."""
+        await self._session.ready(self.timeout)
         started = time.perf_counter()
         deadline = started + self.timeout
         answers = self._session.ask("locate", {}, None, key=names.nodes_key(), timeout=self.timeout)
@@ -88,7 +89,9 @@ class EntityClient:
                 seen.add(reply.signer.name.id)
                 # The first answer names the nodes that are about; when all of them have answered there is nothing to wait for.
                 expected = (expected - {""}) | set(reply.body["peers"])
-                yield LocatedNode(reply.signer.name.id, reply.signer.institution, elapsed * 1000, dict(reply.body["policy"]), reply.signer)
+                yield LocatedNode(
+                    reply.signer.name.id, reply.signer.institution, elapsed * 1000, dict(reply.body["policy"]), reply.signer
+                )
         if not seen:
             raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
@@ -182,7 +185,9 @@ class EntityClient:
             raise TrustError("the node minted another topic than was asked for")
         return topic
 
-    async def _ask_chosen(self, kind: str, body: Mapping[str, Any], *, key: Callable[[str], str], node_id: str | None = None) -> envelope.Envelope:
+    async def _ask_chosen(
+        self, kind: str, body: Mapping[str, Any], *, key: Callable[[str], str], node_id: str | None = None
+    ) -> envelope.Envelope:
         """Ask one node: the one named, or the chosen one, and another when that stops answering (T12)."""
         deadline = time.perf_counter() + self.timeout
         silent: set[str] = set()
@@ -210,17 +215,29 @@ class EntityClient:
                 if node.id == node_id:
                     return node.identity
         if node_id is not None:
-            raise Absent(f"there is no node {node_id!r} that answers") if silent else NoNodeAnswered(f"node {node_id} did not answer")
+            raise (
+                Absent(f"there is no node {node_id!r} that answers")
+                if silent
+                else NoNodeAnswered(f"node {node_id} did not answer")
+            )
         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
-    async def _change(self, kind: str, body: Mapping[str, Any], *, message_id: str | None = None, tail: bytes | None = None) -> Decided:
-        reply = await self._session.change(kind, body, message_id=message_id or envelope.new_id(), tail=tail, timeout=self.timeout)
+    async def _change(
+        self, kind: str, body: Mapping[str, Any], *, message_id: str | None = None, tail: bytes | None = None
+    ) -> Decided:
+        reply = await self._session.change(
+            kind, body, message_id=message_id or envelope.new_id(), tail=tail, timeout=self.timeout
+        )
         if reply.kind != "decided" or reply.tail is None:
             raise TrustError(f"a {reply.kind} is no answer to a change")
         receipt = statements.read(reply.tail, self._identify)
         payload = receipt.payload
         ours = (payload.get("principal"), payload.get("kind"), payload.get("network"))
-        if receipt.kind != "receipt" or ours != (self.identity.name.principal, kind, self._session.network) or payload.get("uuid") != body.get("uuid"):
+        if (
+            receipt.kind != "receipt"
+            or ours != (self.identity.name.principal, kind, self._session.network)
+            or payload.get("uuid") != body.get("uuid")
+        ):
             raise TrustError("the receipt is for something else than was asked")
         expires = parse_time(payload["expires"]) if "expires" in payload else None
         return Decided(kind, payload.get("uuid"), payload["seq"], expires, receipt.token)

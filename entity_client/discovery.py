@@ -93,7 +93,9 @@ class Discovery:
         identify = by_roots(self._session.credentials.roots)
         expected = 1
         try:
-            answers = self._session.ask("discover", self._body, node.identity, key=names.topics_key(node.id), timeout=self._client.timeout)
+            answers = self._session.ask(
+                "discover", self._body, node.identity, key=names.topics_key(node.id), timeout=self._client.timeout
+            )
             async with contextlib.aclosing(answers):
                 async for reply in answers:
                     if reply.kind != "discovered" or reply.body["page"] != expected:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -49,11 +49,15 @@ class Session:
             await self._connection.close()
             self._connection = None
 
+    async def ready(self, timeout: float) -> None:
+        """Connect and introduce ourselves now, rather than with the first message."""
+        await self._ensure(_now() + timeout)
+
     # --- asking ---
 
     async def ask(
         self, kind: str, body: Mapping[str, Any], node: Identity | None, *, key: str, timeout: float
-    ) -> AsyncIterator[Envelope]:
+    ) -> AsyncGenerator[Envelope, None]:
         """Send a question, to one node (sealed to it) or to all, and give its answers as they come until the time is up."""
         deadline = _now() + timeout
         await self._ensure(deadline)
@@ -71,7 +75,11 @@ class Session:
         async with self._expecting(message_id) as replies:
             assert self._requests is not None  # _ensure made it
             await self._requests.publish(
-                names.REQUESTS, key, message, headers={names.PATH_HEADER: names.QUESTION_PATH}, expiration_seconds=max(1.0, timeout)
+                names.REQUESTS,
+                key,
+                message,
+                headers={names.PATH_HEADER: names.QUESTION_PATH},
+                expiration_seconds=max(1.0, timeout),
             )
             while (left := deadline - _now()) > 0:
                 try:
@@ -86,7 +94,9 @@ class Session:
                     raise from_object(reply.body)
                 yield reply
 
-    async def change(self, kind: str, body: Mapping[str, Any], *, message_id: str, tail: bytes | None = None, timeout: float) -> Envelope:
+    async def change(
+        self, kind: str, body: Mapping[str, Any], *, message_id: str, tail: bytes | None = None, timeout: float
+    ) -> Envelope:
         """Put a change to the network until a node has decided it. The same bytes each time: a retry has no second effect."""
         deadline = _now() + timeout
         raw: bytes | None = None

@@ -28,8 +28,12 @@ Act = Callable[[EntityClient, argparse.Namespace], Awaitable[int | None]]
 def build_parser() -> argparse.ArgumentParser:
     parser = output.Parser(prog="entity", description="Create signed topics and discover them.")
     add_globals(parser)
-    parser.add_argument("--as", dest="name", default=os.environ.get("TDN_ENTITY"), metavar="NAME", help="who you are (default: $TDN_ENTITY)")
-    parser.add_argument("--credentials", type=Path, metavar="DIR", help="a folder of credentials from elsewhere, instead of --home and --as")
+    parser.add_argument(
+        "--as", dest="name", default=os.environ.get("TDN_ENTITY"), metavar="NAME", help="who you are (default: $TDN_ENTITY)"
+    )
+    parser.add_argument(
+        "--credentials", type=Path, metavar="DIR", help="a folder of credentials from elsewhere, instead of --home and --as"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, act: Act, text: str) -> argparse.ArgumentParser:
@@ -45,13 +49,17 @@ def build_parser() -> argparse.ArgumentParser:
     kinds.add_argument("--path", metavar="P", help="steps separated by '/'")
     kinds.add_argument("--text", metavar="T", help="a description")
     kinds.add_argument("--keyword", action="append", default=[], metavar="K", help="with --text; repeat it for more")
-    kinds.add_argument("--property", action="append", default=[], metavar="K=V", help="typed by its form, or K:TYPE=V; repeat it for more")
+    kinds.add_argument(
+        "--property", action="append", default=[], metavar="K=V", help="typed by its form, or K:TYPE=V; repeat it for more"
+    )
     kinds.add_argument("--xml", metavar="FILE", help="an XML document, '-' for standard input")
     create.add_argument("--synopsis-type", default="string", choices=("string", "tags", "properties", "xml"))
     create.add_argument("--synopsis", metavar="TEMPLATE", help="with {uuid} once, where the minted UUID goes")
     create.add_argument("--lifetime", type=parse_duration, default=timedelta(days=1), metavar="D", help="default: 1d")
     create.add_argument("--node", metavar="ID", help="which node mints (default: the one chosen before, or the first to answer)")
-    create.add_argument("--no-advertise", action="store_true", help="only mint: keep the advertisement for `entity advertise`, within a day")
+    create.add_argument(
+        "--no-advertise", action="store_true", help="only mint: keep the advertisement for `entity advertise`, within a day"
+    )
 
     advertise = command("advertise", _advertise, "advertise a topic that was created with --no-advertise")
     advertise.add_argument("file", metavar="FILE|-", help="what `entity create` printed with --json, or the signed bytes alone")
@@ -100,7 +108,14 @@ async def _locate(client: EntityClient, arguments: argparse.Namespace) -> None:
     async for node in client.locate():
         if arguments.json:
             emit(node.as_object())
-        rows.append((node.id, node.institution, f"{node.milliseconds:.1f}", "everyone" if node.policy.get("answers") == ["*"] else "restricted"))
+        rows.append(
+            (
+                node.id,
+                node.institution,
+                f"{node.milliseconds:.1f}",
+                "everyone" if node.policy.get("answers") == ["*"] else "restricted",
+            )
+        )
     if not arguments.json:
         table(rows, ("NODE", "INSTITUTION", "MILLISECONDS", "ANSWERS"))
 
@@ -159,7 +174,9 @@ async def _show(client: EntityClient, arguments: argparse.Namespace) -> None:
 async def _renew(client: EntityClient, arguments: argparse.Namespace) -> None:
     decided = await client.renew(arguments.uuid, arguments.lifetime)
     until = format_time(decided.expires) if decided.expires else "?"
-    _print_decided(decided.as_object(), arguments, f"topic {decided.uuid} now lasts until {until}: record {decided.seq} of the log")
+    _print_decided(
+        decided.as_object(), arguments, f"topic {decided.uuid} now lasts until {until}: record {decided.seq} of the log"
+    )
 
 
 async def _withdraw(client: EntityClient, arguments: argparse.Namespace) -> None:

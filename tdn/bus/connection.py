@@ -52,7 +52,9 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
     if isinstance(error, AMQPConnectorException | foreign.AMQPConnectionError) and (inner := _inside(error)) is not None:
         return translate(inner, who=who)
     if isinstance(error, foreign.ProbableAuthenticationError | foreign.ProbableAccessDeniedError | foreign.AuthenticationError):
-        return TrustError(f"the broker refused the login of {who}: its key is revoked or superseded, or the guard does not answer")
+        return TrustError(
+            f"the broker refused the login of {who}: its key is revoked or superseded, or the guard does not answer"
+        )
     if isinstance(error, ssl.SSLError):
         return TrustError(f"TLS with the broker failed: {error.reason or error}")
     if isinstance(error, foreign.IncompatibleProtocolError | foreign.StreamLostError) and "ssl" in str(error).lower():
@@ -112,11 +114,13 @@ class Connection:
 
         def failed(_: AsyncioConnection, error: BaseException | str) -> None:
             if not opened.done():
-                opened.set_exception(translate(error if isinstance(error, BaseException) else BrokerUnavailable(str(error)), who=who))
+                opened.set_exception(
+                    translate(error if isinstance(error, BaseException) else BrokerUnavailable(str(error)), who=who)
+                )
 
         AsyncioConnection(
             parameters,
-            on_open_callback=lambda raw: opened.done() or opened.set_result(raw),
+            on_open_callback=lambda raw: _settle(opened, raw),
             on_open_error_callback=failed,
             on_close_callback=failed,
             custom_ioloop=loop,
@@ -131,7 +135,7 @@ class Connection:
         if self.closed.done():
             raise self.closed.result()
         try:
-            self._raw.channel(on_open_callback=lambda opened: waiting.done() or waiting.set_result(opened))
+            self._raw.channel(on_open_callback=lambda opened: _settle(waiting, opened))
         except foreign.AMQPError as error:
             raise translate(error, who=self._who) from error
         await asyncio.wait([waiting, self.closed], return_when=asyncio.FIRST_COMPLETED)
@@ -192,18 +196,33 @@ class Channel:
         await self._call(self._raw.queue_delete, queue=name)
 
     async def consume(
-        self, queue: str, on_delivery: Callable[[Delivery], None], *, no_ack: bool = False, exclusive: bool = False, arguments: dict[str, Any] | None = None
+        self,
+        queue: str,
+        on_delivery: Callable[[Delivery], None],
+        *,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        arguments: dict[str, Any] | None = None,
     ) -> str:
         def deliver(_: Any, method: Any, properties: Any, body: bytes) -> None:
             on_delivery(
-                Delivery(method.delivery_tag, body, properties.headers or {}, properties.reply_to, method.routing_key, method.redelivered)
+                Delivery(
+                    method.delivery_tag,
+                    body,
+                    properties.headers or {},
+                    properties.reply_to,
+                    method.routing_key,
+                    method.redelivered,
+                )
             )
 
         tag_holder: list[str] = []
 
         def start(*, callback: Callable[..., None]) -> None:
             tag_holder.append(
-                self._raw.basic_consume(queue, deliver, auto_ack=no_ack, exclusive=exclusive, arguments=arguments, callback=callback)
+                self._raw.basic_consume(
+                    queue, deliver, auto_ack=no_ack, exclusive=exclusive, arguments=arguments, callback=callback
+                )
             )
 
         await self._call(start)
@@ -272,7 +291,7 @@ class Channel:
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
         try:
-            method(*args, callback=lambda frame: waiting.done() or waiting.set_result(frame), **kwargs)
+            method(*args, callback=lambda frame: _settle(waiting, frame), **kwargs)
             return await waiting
         except foreign.AMQPError as error:
             raise translate(error) from error
@@ -308,6 +327,11 @@ class Channel:
                 # Retrieved here too: a publisher that did not wait is not to be told by a warning at exit.
                 waiting.exception()
         self._unconfirmed.clear()
+
+
+def _settle(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 def tls_context(credentials: Credentials) -> ssl.SSLContext:

@@ -49,7 +49,12 @@ async def declare_node(channel: Channel, node_id: str) -> str:
     queue = names.node_queue(node_id)
     await channel.declare_queue(
         queue,
-        {"x-queue-type": "classic", "x-message-ttl": _QUESTION_MILLISECONDS, "x-max-length": 20_000, "x-overflow": "reject-publish"},
+        {
+            "x-queue-type": "classic",
+            "x-message-ttl": _QUESTION_MILLISECONDS,
+            "x-max-length": 20_000,
+            "x-overflow": "reject-publish",
+        },
     )
     await channel.bind_queue(queue, names.BROADCAST, arguments={"x-match": "all", names.PATH_HEADER: names.QUESTION_PATH})
     await channel.bind_queue(queue, names.REQUESTS, names.topics_key(node_id))

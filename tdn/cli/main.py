@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-
 from pathlib import Path
 
 from tdn.cli import output
@@ -116,7 +115,15 @@ def _show_status(network: Network, *, as_json: bool) -> None:
             emit(entry)
     elif entries:
         rows = [
-            (entry["role"], entry["id"], entry["pid"], _condition(entry), entry.get("sequence"), entry.get("lag"), entry.get("topics"))
+            (
+                entry["role"],
+                entry["id"],
+                entry["pid"],
+                _condition(entry),
+                entry.get("sequence"),
+                entry.get("lag"),
+                entry.get("topics"),
+            )
             for entry in entries
         ]
         table(rows, ("ROLE", "ID", "PID", "STATE", "SEQUENCE", "LAG", "TOPICS"))
@@ -158,7 +165,9 @@ def _revoke(arguments: argparse.Namespace) -> None:
     check_id(arguments.name)
     is_node = arguments.node or (arguments.name in home.ids(Role.NODE) and arguments.name not in home.ids(Role.ENTITY))
     role = Role.NODE if is_node else Role.ENTITY
-    if not home.exists or (not network.operator.authority.issued_to(f"{role}:{arguments.name}") and arguments.name not in home.ids(role)):
+    if not home.exists or (
+        not network.operator.authority.issued_to(f"{role}:{arguments.name}") and arguments.name not in home.ids(role)
+    ):
         raise TrustError(f"{arguments.name!r} has no certificate from this network; nothing to revoke")
     if role is Role.NODE and not [name for name in home.ids(Role.NODE) if name != arguments.name]:
         raise UsageError("the last node cannot be revoked: nobody would be left to put it into the log; issue another node first")
@@ -230,8 +239,6 @@ def _verify(arguments: argparse.Namespace) -> int:
     if all(verdict.valid for verdict in verdicts):
         return 0
     return TrustError.exit_code
-
-
 
 
 if __name__ == "__main__":

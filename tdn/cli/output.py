@@ -26,10 +26,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_globals(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--home", type=Path, default=Path(os.environ.get("TDN_HOME", ".tdn")), metavar="DIR", help="folder of the network (default: $TDN_HOME or ./.tdn)")
+    parser.add_argument(
+        "--home",
+        type=Path,
+        default=Path(os.environ.get("TDN_HOME", ".tdn")),
+        metavar="DIR",
+        help="folder of the network (default: $TDN_HOME or ./.tdn)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per line instead of a table")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more on stderr, with tracebacks")
-    parser.add_argument("--timeout", type=duration_seconds, default=10.0, metavar="D", help="how long to wait for the network (default: 10s)")
+    parser.add_argument(
+        "--timeout", type=duration_seconds, default=10.0, metavar="D", help="how long to wait for the network (default: 10s)"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -73,7 +73,12 @@ def serve_guard(home: Home, name: str, *, verbose: bool) -> None:
         guard = Guard(credentials.load(folder), settings)
 
         def state() -> dict[str, Any]:
-            return {"ready": guard.sure, "sequence": guard.replica.position[0], "lag": guard.replica.lag, "counts": dict(guard.counts)}
+            return {
+                "ready": guard.sure,
+                "sequence": guard.replica.position[0],
+                "lag": guard.replica.lag,
+                "counts": dict(guard.counts),
+            }
 
         await _run(guard.run, home, f"{Role.GUARD}-{name}", state)
 
@@ -113,6 +118,8 @@ def _folder(home: Home, role: Role, name: str) -> Any:
 
 
 def _log(verbose: bool) -> None:
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     logging.getLogger("pika").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

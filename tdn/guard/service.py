@@ -51,7 +51,9 @@ class GuardSettings:
 
 
 class Guard:
-    def __init__(self, credentials: Credentials, settings: GuardSettings, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self, credentials: Credentials, settings: GuardSettings, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         if credentials.identity.name.role is not Role.GUARD:
             raise TrustError(f"{credentials.identity.name.principal} is not a guard")
         self.id = credentials.identity.name.id
@@ -127,10 +129,17 @@ class Guard:
             decision = Decision(False, "the guard failed")
         self.counts["allowed" if decision.allowed else "denied"] += 1
         if not decision.allowed:
-            logger.info("denied %s %s: %s", question, {key: value[:120] for key, value in fields.items() if key != "password"}, decision.because)
+            logger.info(
+                "denied %s %s: %s",
+                question,
+                {key: value[:120] for key, value in fields.items() if key != "password"},
+                decision.because,
+            )
         if not decision.allowed:
             return web.Response(text="deny")
-        return web.Response(text="allow administrator" if fields.get("username") == MANAGEMENT_USER and question == "user" else "allow")
+        return web.Response(
+            text="allow administrator" if fields.get("username") == MANAGEMENT_USER and question == "user" else "allow"
+        )
 
     def _decide(self, request: web.Request, question: str, fields: Mapping[str, str]) -> Decision:
         if not _is_broker(request):
@@ -147,9 +156,13 @@ class Guard:
         if question == "vhost":
             return decisions.may_enter(know, login, vhost)
         if question == "resource":
-            return decisions.may_use(know, login, vhost, fields.get("resource", ""), fields.get("name", ""), fields.get("permission", ""))
+            return decisions.may_use(
+                know, login, vhost, fields.get("resource", ""), fields.get("name", ""), fields.get("permission", "")
+            )
         if question == "topic":
-            return decisions.may_route(know, login, vhost, fields.get("name", ""), fields.get("permission", ""), fields.get("routing_key", ""))
+            return decisions.may_route(
+                know, login, vhost, fields.get("name", ""), fields.get("permission", ""), fields.get("routing_key", "")
+            )
         return Decision(False, "an unknown question")
 
     def _decide_management(self, question: str, fields: Mapping[str, str]) -> Decision:
@@ -195,7 +208,9 @@ class Guard:
             login = await self._to_cut.get()
             for attempt in range(5):
                 try:
-                    async with ClientSession(connector=TCPConnector(ssl=context), auth=auth, timeout=ClientTimeout(total=5)) as session:
+                    async with ClientSession(
+                        connector=TCPConnector(ssl=context), auth=auth, timeout=ClientTimeout(total=5)
+                    ) as session:
                         url = f"{self._settings.management_url}/api/connections/username/{quote(login, safe='')}"
                         async with session.delete(url, headers={"X-Reason": "the key was revoked or superseded"}) as response:
                             response.raise_for_status()
@@ -212,4 +227,3 @@ def _is_broker(request: web.Request) -> bool:
     uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
     name = Name.parse(uris[0]) if len(uris) == 1 else None
     return name is not None and name.role is Role.BROKER
-

@@ -260,9 +260,7 @@ class PrivateBroker:
             except OSError as error:
                 last = error
             time.sleep(0.05)
-        raise BrokerUnavailable(
-            f"the broker does not serve AMQPS on port {self.ports.amqps} ({last}):\n{self._what_it_said()}"
-        )
+        raise BrokerUnavailable(f"the broker does not serve AMQPS on port {self.ports.amqps} ({last}):\n{self._what_it_said()}")
 
     def _answers_amqp(self, context: ssl.SSLContext) -> bool:
         # RabbitMQ opens its listeners last, after plugins and definitions: an answer means that it is up.

@@ -17,6 +17,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tdn.errors import UsageError
 from tdn.protocol.names import Name, Role, check_id
@@ -122,9 +123,9 @@ class CertificateAuthority:
         not_after = min(not_before + lifetime, issuer.not_valid_after_utc)
         uri = str(Name(role, name, key_hash(key)))
         alternatives: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
-        usages = [x509.ExtendedKeyUsageOID.CLIENT_AUTH]
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role in _SERVERS:
-            usages.append(x509.ExtendedKeyUsageOID.SERVER_AUTH)
+            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
             alternatives += [_host_name(host) for host in hosts]
         builder = (
             x509.CertificateBuilder()
@@ -166,7 +167,7 @@ def write_request(role: Role, name: str, folder: Path, institution: str) -> Path
         x509.CertificateSigningRequestBuilder()
         .subject_name(subject(name, institution))
         .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

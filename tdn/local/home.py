@@ -1,11 +1,11 @@
 """The home: one folder with everything of a network on one machine, and the file in it that an operator edits.
 
-    tdn.toml               settings: private broker or one's own, embedded CA or one's own PKI
-    ports.json             ports that were chosen free, remembered
-    ca/                    the embedded CA
-    network/               genesis.jws, enrolments/ (the operator's statements), pending/ (revocations not sent yet)
-    operator/ broker/ guards/ID/ nodes/ID/ entities/NAME/      credentials, and stores
-    run/                   pids, logs, and what each process says of itself
+tdn.toml               settings: private broker or one's own, embedded CA or one's own PKI
+ports.json             ports that were chosen free, remembered
+ca/                    the embedded CA
+network/               genesis.jws, enrolments/ (the operator's statements), pending/ (revocations not sent yet)
+operator/ broker/ guards/ID/ nodes/ID/ entities/NAME/      credentials, and stores
+run/                   pids, logs, and what each process says of itself
 """
 
 from __future__ import annotations
@@ -131,12 +131,23 @@ class Home:
             if not private:
                 host, _, port = str(broker.get("guard_listen", "127.0.0.1:7443")).rpartition(":")
                 hosts = [_address(text) for text in broker["hosts"]]
-                return Settings(False, hosts, broker.get("vhost", "tdn"), broker["management_url"].rstrip("/"), host, int(port), embedded, roots)
+                return Settings(
+                    False,
+                    hosts,
+                    broker.get("vhost", "tdn"),
+                    broker["management_url"].rstrip("/"),
+                    host,
+                    int(port),
+                    embedded,
+                    roots,
+                )
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"{path} cannot be used: {type(error).__name__} {error}") from error
         ports = self.ports()
         hosts = [Broker("127.0.0.1", ports["amqps"])]
-        return Settings(True, hosts, "tdn", f"https://127.0.0.1:{ports['management']}", "127.0.0.1", ports["guard"], embedded, roots)
+        return Settings(
+            True, hosts, "tdn", f"https://127.0.0.1:{ports['management']}", "127.0.0.1", ports["guard"], embedded, roots
+        )
 
     def connection(self) -> ConnectionSettings:
         settings = self.settings()

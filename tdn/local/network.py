@@ -200,7 +200,13 @@ class Network:
         process = self._process(role, name)
         alive = process.alive()
         state = self.home.reported(f"{role}-{name}") if alive else {}
-        entry: dict[str, Any] = {"role": str(role), "id": name, "pid": process.pid, "alive": alive, "ready": bool(state.get("ready"))}
+        entry: dict[str, Any] = {
+            "role": str(role),
+            "id": name,
+            "pid": process.pid,
+            "alive": alive,
+            "ready": bool(state.get("ready")),
+        }
         if role is Role.NODE:
             entry |= {"sequence": state.get("sequence"), "lag": state.get("lag"), "topics": state.get("topics")}
             store = self.home.credentials(role, name) / "store.sqlite"
@@ -249,4 +255,3 @@ def _stored(store: Path) -> dict[str, Any]:
             reader.close()
     except sqlite3.Error:
         return {}
-

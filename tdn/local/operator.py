@@ -13,8 +13,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from tdn.bus.address import write_connection
 from entity_client.session import Session
+from tdn.bus.address import write_connection
 from tdn.errors import TrustError, UsageError
 from tdn.local.ca import LEAF_LIFE, CertificateAuthority
 from tdn.local.home import Home

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from tdn.bus.log import Appender
 from tdn.errors import Refused, TrustError, from_object
@@ -61,7 +62,9 @@ class Changes:
         before = repeated(self._replica.reader, request)
         if before is not None:
             return before
-        envelope.require_addressed(request, audiences=frozenset({audience(self._replica.reader)}), now=self._clock(), longest=MAX_CHANGE_LIFE)
+        envelope.require_addressed(
+            request, audiences=frozenset({audience(self._replica.reader)}), now=self._clock(), longest=MAX_CHANGE_LIFE
+        )
         return await self.append(request.kind, request.raw)
 
     async def append(self, kind: str, request: bytes | None) -> Outcome:
@@ -78,7 +81,8 @@ class Changes:
         try:
             confirmed = self._appender.append(raw)
             # Whichever fails first. The outcome alone is enough: what we read from the log is in it.
-            await asyncio.wait([confirmed, decided], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [confirmed, decided]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if confirmed.done():
                 confirmed.result()
             outcome = await decided

@@ -8,6 +8,7 @@ to an answer, counted, and taken off the queue; what fails by our own fault goes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import Counter
@@ -20,6 +21,7 @@ from typing import Any
 
 from tdn.bus import topology
 from tdn.bus.connection import Broker, Channel, Connection, Delivery
+from tdn.bus.direct import DirectReplies
 from tdn.bus.log import Appender
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
@@ -69,7 +71,9 @@ class Condition:
 
 
 class Node:
-    def __init__(self, credentials: Credentials, settings: NodeSettings, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self, credentials: Credentials, settings: NodeSettings, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         if credentials.identity.name.role is not Role.NODE:
             raise TrustError(f"{credentials.identity.name.principal} is not a node; `tdn ca issue NAME --node` makes one")
         self.id = credentials.identity.name.id
@@ -117,6 +121,8 @@ class Node:
     async def _serve_once(self, stop: asyncio.Event) -> None:
         connection = await Connection.open(self._settings.brokers, self._credentials, vhost=self._settings.vhost)
         session: list[asyncio.Task[Any]] = []
+        closing = contextlib.AsyncExitStack()
+        closing.push_async_callback(connection.close)
         try:
             channel = await connection.channel()
             await topology.declare(channel)
@@ -129,6 +135,7 @@ class Node:
             await _first(self._enter(work), following)
             desk = _Counter(self, connection, work)
             await desk.open(queue)
+            closing.push_async_callback(desk.close)
             session.append(asyncio.create_task(self._tick(work)))
             session.append(asyncio.create_task(_result(connection.closed)))
             session.append(asyncio.create_task(_result(desk.broken)))
@@ -155,7 +162,7 @@ class Node:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*session, *self._tasks, return_exceptions=True)
-            await connection.close()
+            await closing.aclose()
 
     async def _enter(self, work: Changes) -> None:
         """Make sure that the log begins, and that the operator's enrolments, ours among them, stand in it."""
@@ -210,15 +217,28 @@ class _Counter:
         self._open = True
 
     async def open(self, queue: str) -> None:
+        self._direct = DirectReplies(self._node._settings.brokers, self._node._credentials, self._node._settings.vhost)
         self._answers = await self._connection.channel()
         self._sessions = await self._connection.channel()
         self._changes = await self._connection.channel(prefetch=_PREFETCH)
         self._questions = await self._connection.channel(prefetch=_PREFETCH)
         self._tags = [
-            (self._changes, await self._changes.consume(names.CHANGES, lambda delivery: self._take(self._changes, delivery, self._change))),
-            (self._changes, await self._changes.consume(names.DEAD, lambda delivery: self._take(self._changes, delivery, self._dead))),
-            (self._questions, await self._questions.consume(queue, lambda delivery: self._take(self._questions, delivery, self._question))),
+            (
+                self._changes,
+                await self._changes.consume(names.CHANGES, lambda delivery: self._take(self._changes, delivery, self._change)),
+            ),
+            (
+                self._changes,
+                await self._changes.consume(names.DEAD, lambda delivery: self._take(self._changes, delivery, self._dead)),
+            ),
+            (
+                self._questions,
+                await self._questions.consume(queue, lambda delivery: self._take(self._questions, delivery, self._question)),
+            ),
         ]
+
+    async def close(self) -> None:
+        await self._direct.close()
 
     async def drain(self) -> None:
         """Take nothing new, finish what is in work."""
@@ -352,19 +372,31 @@ class _Counter:
         logger.info("turned away: %s %r", error, received)
         if delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY):
             raw = self._write("error", error.as_object(), "tdn:sender", None, None, with_chain=True)
-            self._answers.publish("", delivery.reply_to, raw)
+            self._direct.send(delivery.reply_to, raw)
 
     def _send(
-        self, request: Envelope, delivery: Delivery, kind: str, body: dict[str, Any], tail: bytes | None = None, *, with_chain: bool = False
+        self,
+        request: Envelope,
+        delivery: Delivery,
+        kind: str,
+        body: dict[str, Any],
+        tail: bytes | None = None,
+        *,
+        with_chain: bool = False,
     ) -> None:
-        """A reply to the verified sender: signed, sealed to its key, to its own reply queue (T6) or its direct reply-to."""
+        """A reply to the verified sender: signed, sealed to its key, to its own reply queue (T6) or its direct reply-to.
+
+        Any node may answer a change, so such an answer carries its chain; a question's asker has located the node before.
+        """
         signer: Identity = request.signer
-        raw = self._write(kind, body, signer.name.principal, request.id, tail, with_chain=with_chain or request.kind == "hello")
+        raw = self._write(
+            kind, body, signer.name.principal, request.id, tail, with_chain=with_chain or request.kind in changes.KINDS
+        )
         sealed = sealing.seal(raw, signer.public_key)
         if request.reply is not None:
             self._answers.publish(names.REPLIES, names.reply_queue(signer.name, request.reply), sealed)
         elif delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY):
-            self._answers.publish("", delivery.reply_to, sealed)
+            self._direct.send(delivery.reply_to, sealed)
 
     def _write(
         self, kind: str, body: dict[str, Any], audience: str, answers: str | None, tail: bytes | None, *, with_chain: bool
@@ -387,7 +419,7 @@ async def _result(future: asyncio.Future[Any]) -> Any:
     return await asyncio.shield(future)
 
 
-async def _first(wanted: Coroutine[Any, Any, None], lost: asyncio.Task[None]) -> None:
+async def _first(wanted: Coroutine[Any, Any, Any], lost: asyncio.Task[None]) -> None:
     """Wait for something, or fail with what makes it impossible."""
     task = asyncio.create_task(wanted)
     await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

@@ -48,7 +48,9 @@ def properties(assignments: Iterable[str]) -> Descriptor:
             raise UsageError(f"{assignment!r} is not a property; write name=value or name:type=value")
         name, _, named_type = left.partition(":")
         if _PROPERTY_NAME.fullmatch(name) is None:
-            raise UsageError(f"{name!r} is not a property name; use letters, digits, '_', '.', '-', starting with a letter or '_'")
+            raise UsageError(
+                f"{name!r} is not a property name; use letters, digits, '_', '.', '-', starting with a letter or '_'"
+            )
         if name in values:
             raise UsageError(f"property {name!r} is given twice")
         if named_type and named_type not in _TYPES:

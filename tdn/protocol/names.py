@@ -59,7 +59,9 @@ class Name:
 
 def check_id(text: str) -> str:
     if _ID.fullmatch(text) is None:
-        raise UsageError(f"{text[:80]!r} is not an id; use lower-case letters, digits, '-' and '_', at most 63, starting with a letter or digit")
+        raise UsageError(
+            f"{text[:80]!r} is not an id; use lower-case letters, digits, '-' and '_', at most 63, starting with a letter or digit"
+        )
     return text
 
 

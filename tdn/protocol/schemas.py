@@ -30,7 +30,8 @@ def contract_folder() -> Path:
 @cache
 def load(kind: str) -> dict[str, Any]:
     """One schema with every reference replaced by what it names."""
-    return _inlined(json.loads((contract_folder() / f"{kind}.json").read_text("utf-8")))
+    schema: dict[str, Any] = _inlined(json.loads((contract_folder() / f"{kind}.json").read_text("utf-8")))
+    return schema
 
 
 def check(kind: str, value: Any) -> None:

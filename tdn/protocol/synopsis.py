@@ -27,13 +27,17 @@ _TAG = re.compile(r"[^=,\s][^=,]*=[^=,]*")
 def check(synopsis_type: str, placeholder: str) -> None:
     """Refuse a placeholder that does not fit its type, or that brings a UUID of its own (T4)."""
     if _ANY_UUID.search(placeholder):
-        raise MalformedMessage("synopsis.placeholder: a request cannot bring a UUID of its own; {uuid} marks where the minted one goes")
+        raise MalformedMessage(
+            "synopsis.placeholder: a request cannot bring a UUID of its own; {uuid} marks where the minted one goes"
+        )
     if placeholder.count(SLOT) != 1:
         raise MalformedMessage("synopsis.placeholder: {uuid} must stand in it exactly once")
     if synopsis_type not in DEFAULTS:
         raise MalformedMessage(f"synopsis.type: {synopsis_type[:20]!r} is not string, tags, properties or xml")
     if not _holds_uuid(synopsis_type, placeholder.replace(SLOT, _SAMPLE)):
-        raise MalformedMessage(f"synopsis.placeholder: does not fit the type {synopsis_type}; its default is {DEFAULTS[synopsis_type]}")
+        raise MalformedMessage(
+            f"synopsis.placeholder: does not fit the type {synopsis_type}; its default is {DEFAULTS[synopsis_type]}"
+        )
 
 
 def fill(placeholder: str, uuid: str) -> str:

@@ -98,10 +98,14 @@ class Replica:
         try:
             batch = await asyncio.wait_for(follower.batch(_BATCH), _RESUME_SECONDS)
         except TimeoutError as error:
-            raise LogDiverged(f"the log ends before record {self._view.position.seq} of this store; compare the nodes before going on") from error
+            raise LogDiverged(
+                f"the log ends before record {self._view.position.seq} of this store; compare the nodes before going on"
+            ) from error
         offset, raw = batch[0]
         if offset != resume or raw != self._view.record_at(resume):
-            raise LogDiverged(f"the log holds something else at record {self._view.position.seq} than this store; compare the nodes before going on")
+            raise LogDiverged(
+                f"the log holds something else at record {self._view.position.seq} than this store; compare the nodes before going on"
+            )
         if batch[1:]:
             await self._apply(batch[1:])
 
@@ -112,7 +116,9 @@ class Replica:
     def _require_network(self) -> None:
         network = self.reader.get("network", "network")
         if network is not None and network["id"] != self._network_id:
-            raise LogDiverged(f"the log belongs to network {network['id'][:12]}…, not to {self._network_id[:12]}…; look at genesis.jws and the broker's address")
+            raise LogDiverged(
+                f"the log belongs to network {network['id'][:12]}…, not to {self._network_id[:12]}…; look at genesis.jws and the broker's address"
+            )
 
 
 def _key(raw: bytes) -> bytes:

@@ -196,7 +196,11 @@ def read_genesis(raw: bytes) -> Envelope:
     roots = roots_from_ders(decode_chain(body["roots"]))
     chain = decode_chain(body["operator"])
     request = envelope.authenticate(raw, lambda header: roots.identify(chain, at=created))
-    if request.kind != "genesis" or request.signer.name.role is not Role.OPERATOR or message.header.thumbprint != request.signer.thumbprint:
+    if (
+        request.kind != "genesis"
+        or request.signer.name.role is not Role.OPERATOR
+        or message.header.thumbprint != request.signer.thumbprint
+    ):
         raise TrustError("a genesis is signed by the operator that it names")
     return request
 

@@ -38,7 +38,9 @@ def known(state: State, header: signing.Header) -> Identity:
     """The identity of a certificate that the log holds, current and not revoked; or TrustError."""
     fact = state.get("certificate", header.thumbprint)
     if fact is None:
-        raise TrustError("the certificate is not known to the network; enrol with a hello first", detail={"unknown": header.thumbprint})
+        raise TrustError(
+            "the certificate is not known to the network; enrol with a hello first", detail={"unknown": header.thumbprint}
+        )
     identity = _identity(fact["at"], tuple(fact["chain"]), tuple(network(state)["roots"]))
     require_current(state, identity)
     return identity
@@ -102,7 +104,7 @@ def admit(state: State, identity: Identity, at: datetime, *, roles: frozenset[Ro
 
 def first_certificate(identity: Identity, at: datetime) -> tuple[Write, Write]:
     """The facts of a principal that the log did not know."""
-    principal = {
+    principal: dict[str, Any] = {
         "thumbprint": identity.thumbprint,
         "key": identity.name.key_hash,
         "institution": identity.institution,
@@ -124,7 +126,13 @@ def revoke(state: State, body: Fact) -> tuple[tuple[Write, ...], tuple[str, ...]
     keys = list(body["keys"])
     if fact is None:
         # Never seen here, so there is nothing to end but its future: the keys are refused if they ever come.
-        current: dict[str, Any] = {"thumbprint": "", "key": "", "institution": "", "issued": body["issued_until"], "expires": body["issued_until"]}
+        current: dict[str, Any] = {
+            "thumbprint": "",
+            "key": "",
+            "institution": "",
+            "issued": body["issued_until"],
+            "expires": body["issued_until"],
+        }
         fact = {**current, "superseded": [], "revoked": [], "issued_until": None}
     elif parse_time(fact["issued"]) <= parse_time(body["issued_until"]):
         keys.append(fact["key"])

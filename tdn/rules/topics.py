@@ -102,7 +102,11 @@ def _owned(state: State, uuid: str, request: Envelope, at: datetime) -> Fact:
         raise Refused(f"there is no topic {uuid} that you own")
     if topic["state"] != LIVE or not is_live(topic, max(at, log_time(state))):
         ended = WITHDRAWN if topic["state"] == WITHDRAWN else EXPIRED
-        raise Refused(f"topic {uuid} was {ended} and stays so; create a new one" if ended == WITHDRAWN else f"topic {uuid} has expired; create a new one")
+        raise Refused(
+            f"topic {uuid} was {ended} and stays so; create a new one"
+            if ended == WITHDRAWN
+            else f"topic {uuid} has expired; create a new one"
+        )
     return topic
 
 

@@ -64,7 +64,9 @@ class View(StoredFacts):
         try:
             for offset, raw in records:
                 if offset <= position.offset:
-                    raise LogDiverged(f"the log delivered offset {offset} after {position.offset}; the store and the log disagree")
+                    raise LogDiverged(
+                        f"the log delivered offset {offset} after {position.offset}; the store and the log disagree"
+                    )
                 record = LogRecord(position.seq + 1, next_head(position.head, raw), raw)
                 outcome = apply(self, record)
                 self._write(record, offset, outcome)
@@ -95,7 +97,15 @@ class View(StoredFacts):
     def _write(self, record: LogRecord, offset: int, outcome: Outcome) -> None:
         self._db.execute(
             "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (record.seq, offset, outcome.kind, outcome.status, jsontext.canonical(outcome.as_fact()).decode(), record.head, record.raw),
+            (
+                record.seq,
+                offset,
+                outcome.kind,
+                outcome.status,
+                jsontext.canonical(outcome.as_fact()).decode(),
+                record.head,
+                record.raw,
+            ),
         )
         for write in outcome.writes:
             self._write_fact(write)
@@ -125,7 +135,17 @@ class View(StoredFacts):
         folded = string.fold(string.searchable_text(payload["descriptor"], payload["synopsis"]["value"]))
         self._db.execute(
             "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (uuid, live, topic["created"], topic["expires"], topic["owner"], topic["seq"], topic["advertised"], advertisement.decode(), folded),
+            (
+                uuid,
+                live,
+                topic["created"],
+                topic["expires"],
+                topic["owner"],
+                topic["seq"],
+                topic["advertised"],
+                advertisement.decode(),
+                folded,
+            ),
         )
 
 

@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import verification
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tdn.errors import TrustError
 from tdn.protocol.names import Name, Role
@@ -180,7 +181,7 @@ def _leaf_policy() -> verification.ExtensionPolicy:
     """What a leaf must carry. RabbitMQ accepts a client certificate with no extended key usage, so we look for it ourselves."""
 
     def says_client(policy: verification.Policy, certificate: x509.Certificate, usage: x509.ExtendedKeyUsage | None) -> None:
-        if usage is None or x509.ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
+        if usage is None or ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
             raise ValueError("the certificate is not for client authentication")
 
     return (
@@ -191,7 +192,9 @@ def _leaf_policy() -> verification.ExtensionPolicy:
     )
 
 
-def _not_an_authority(policy: verification.Policy, certificate: x509.Certificate, constraints: x509.BasicConstraints | None) -> None:
+def _not_an_authority(
+    policy: verification.Policy, certificate: x509.Certificate, constraints: x509.BasicConstraints | None
+) -> None:
     if constraints is not None and constraints.ca:
         raise ValueError("an authority's certificate cannot sign messages")
 

@@ -31,7 +31,9 @@ def load(folder: Path, *, now: datetime | None = None) -> Credentials:
         key = serialization.load_pem_private_key((folder / "key.pem").read_bytes(), password=None)
         chain = x509.load_pem_x509_certificates((folder / "cert.pem").read_bytes())
     except FileNotFoundError as error:
-        raise TrustError(f"no credentials in {folder}: {Path(error.filename).name} is missing; `tdn ca issue NAME` makes them") from error
+        raise TrustError(
+            f"no credentials in {folder}: {Path(error.filename).name} is missing; `tdn ca issue NAME` makes them"
+        ) from error
     except (ValueError, TypeError) as error:
         raise TrustError(f"the credentials in {folder} cannot be read: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):

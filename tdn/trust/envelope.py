@@ -84,7 +84,9 @@ def authenticate(raw: bytes, identify: Identify) -> Envelope:
     signer = identify(message.header)
     claims = signing.verify(message, signer.public_key)
     if claims.get("v") != schemas.VERSION:
-        raise MalformedMessage(f"schema version {str(claims.get('v'))[:20]} is unknown; this side speaks version {schemas.VERSION}")
+        raise MalformedMessage(
+            f"schema version {str(claims.get('v'))[:20]} is unknown; this side speaks version {schemas.VERSION}"
+        )
     schemas.check("envelope", claims)
     if claims["iss"] != str(signer.name):
         raise TrustError("the message names another sender than its signature")

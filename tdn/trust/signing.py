@@ -74,7 +74,9 @@ def sign(
 def split(message: bytes) -> Unverified:
     """Take a signed message apart without believing any of it, or MalformedMessage."""
     if len(message) > jsontext.MAX_MESSAGE_BYTES:
-        raise MalformedMessage(f"message of {len(message)} bytes is over the limit of {jsontext.MAX_MESSAGE_BYTES}", received=message)
+        raise MalformedMessage(
+            f"message of {len(message)} bytes is over the limit of {jsontext.MAX_MESSAGE_BYTES}", received=message
+        )
     token, tilde, tail = message.partition(TILDE)
     segments = token.split(b".")
     if len(segments) != 3:
@@ -121,7 +123,12 @@ def read_header(segment: bytes) -> Header:
         raise MalformedMessage("the header's time is malformed")
     if "x5c" in header:
         chain = header["x5c"]
-        if "x5t#S256" in header or not isinstance(chain, list) or not 1 <= len(chain) <= 6 or not all(isinstance(der, str) for der in chain):
+        if (
+            "x5t#S256" in header
+            or not isinstance(chain, list)
+            or not 1 <= len(chain) <= 6
+            or not all(isinstance(der, str) for der in chain)
+        ):
             raise MalformedMessage("the header's certificate chain is malformed")
         try:
             ders = tuple(base64.b64decode(der, validate=True) for der in chain)

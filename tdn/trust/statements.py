@@ -123,7 +123,9 @@ def read(token: bytes, identify: IdentifyAt) -> Statement:
     signer.require_valid_at(moment)
     payload = signing.verify(message, signer.public_key)
     if payload.get("v") != schemas.VERSION:
-        raise MalformedMessage(f"schema version {str(payload.get('v'))[:20]} is unknown; this side speaks version {schemas.VERSION}")
+        raise MalformedMessage(
+            f"schema version {str(payload.get('v'))[:20]} is unknown; this side speaks version {schemas.VERSION}"
+        )
     schemas.check(kind, payload)
     return Statement(kind, signer, payload, moment, token.decode(), signing.digest(message.payload_segment))
 

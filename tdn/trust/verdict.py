@@ -75,15 +75,18 @@ def judge(tokens: list[bytes], roots: TrustRoots) -> list[Verdict]:
 
 def _require_about(statement: Statement, advertisement: Statement) -> None:
     payload = statement.payload
-    if payload.get("uuid") != advertisement.payload["uuid"] or payload.get("digest", advertisement.digest) != advertisement.digest:
+    if (
+        payload.get("uuid") != advertisement.payload["uuid"]
+        or payload.get("digest", advertisement.digest) != advertisement.digest
+    ):
         raise MalformedMessage(f"the {statement.kind} is about another advertisement")
 
 
 def _describe(statement: Statement) -> Verdict:
     payload, node = statement.payload, statement.signer.name.id
-    certificate = (
-        f"the certificate of node {node} leads to a trusted root and was valid at {format_time(statement.signed_at)}, when this was signed"
-    )
+    certificate = f"the certificate of node {node} leads to a trusted root and was valid at {format_time(statement.signed_at)}, when this was signed"
+    proves: tuple[str, ...]
+    unchecked: tuple[str, ...]
     if statement.kind == "advertisement":
         proves = (
             f"node {node} minted topic {payload['uuid']} for entity {payload['creator']} of {payload['institution']!r} at {payload['created']}",
@@ -91,7 +94,11 @@ def _describe(statement: Statement) -> Verdict:
             "descriptor and synopsis are as the node signed them",
             certificate,
         )
-        unchecked = ("whether the topic was ever advertised; a receipt says so", "whether it was renewed or withdrawn since", _REVOCATION)
+        unchecked = (
+            "whether the topic was ever advertised; a receipt says so",
+            "whether it was renewed or withdrawn since",
+            _REVOCATION,
+        )
     elif statement.kind == "receipt":
         about = f" of topic {payload['uuid']}" if "uuid" in payload else ""
         proves = (
@@ -113,5 +120,3 @@ def _claimed_kind(token: bytes) -> str:
         return signing.split(token).header.kind
     except TdnError:
         return "unknown"
-
-
