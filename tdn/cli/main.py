@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     verify.set_defaults(perform=_verify)
 
     demo = commands.add_parser("demo", help="a guided tour on a private network of its own, cleaned up afterwards")
-    demo.set_defaults(perform=lambda arguments: run_demo(keep=None))
+    demo.set_defaults(perform=lambda arguments: run_demo(as_json=arguments.json))
 
     for command in (up, down, status, issue, revoke, request, install, verify, demo):
         add_json(command)

@@ -119,7 +119,7 @@ def read(token: bytes, identify: IdentifyAt) -> Statement:
     moment = from_epoch(message.header.issued)
     signer = identify(message.header, moment)
     if signer.name.role is not Role.NODE:
-        raise TrustError(f"signed by {signer.name.principal}, which is not a node; only nodes sign a {kind}")
+        raise TrustError(f"signed by {signer.name.principal}, which is not a node; only nodes sign those")
     signer.require_valid_at(moment)
     payload = signing.verify(message, signer.public_key)
     if payload.get("v") != schemas.VERSION:

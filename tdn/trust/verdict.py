@@ -18,6 +18,15 @@ from tdn.trust.statements import Statement, by_roots
 #: Members of our JSON objects that hold signed bytes.
 _MEMBERS = ("advertisement", "receipt", "status")
 
+_NOUNS = {
+    "advertise": "advertisement",
+    "renew": "renewal",
+    "withdraw": "withdrawal",
+    "enrol": "enrolment",
+    "revoke": "revocation",
+    "hello": "first contact",
+}
+
 _REVOCATION = "whether the node's certificate has been revoked; the network knows"
 
 
@@ -102,7 +111,7 @@ def _describe(statement: Statement) -> Verdict:
     elif statement.kind == "receipt":
         about = f" of topic {payload['uuid']}" if "uuid" in payload else ""
         proves = (
-            f"node {node} says that the {payload['kind']}{about} by {payload['principal']} is record {payload['seq']} of the log of network {payload['network'][:12]}…",
+            f"node {node} says that the {_NOUNS.get(payload['kind'], payload['kind'])}{about} by {payload['principal']} is record {payload['seq']} of the log of network {payload['network'][:12]}…",
             certificate,
         )
         unchecked = ("the log itself; a node that has it compares the head", "what came later in the log", _REVOCATION)
