@@ -1,0 +1,110 @@
+"""The AsyncAPI document and the schemas it stands over describe the same messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdn.bus import topology
+from tdn.protocol import names, schemas
+from tdn.trust import statements
+from tdn.trust.envelope import BODY_KINDS
+
+DOCUMENT = schemas.contract_folder() / "asyncapi.json"
+
+#: Schemas that are no message: shared parts, the claims around a body, and the document itself.
+NO_MESSAGE = {"asyncapi", "common", "envelope"}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(DOCUMENT.read_text("utf-8"))
+    return parsed
+
+
+def references(part: Any) -> Iterator[str]:
+    if isinstance(part, list):
+        for item in part:
+            yield from references(item)
+    elif isinstance(part, dict):
+        for key, value in part.items():
+            if key == "$ref":
+                yield value
+            else:
+                yield from references(value)
+
+
+def resolve(reference: str, document: dict[str, Any]) -> Any:
+    file, _, pointer = reference.partition("#")
+    target: Any = json.loads((DOCUMENT.parent / file).read_text("utf-8")) if file else document
+    for step in pointer.split("/")[1:]:
+        target = target[step.replace("~1", "/").replace("~0", "~")]
+    return target
+
+
+def test_document_is_asyncapi_3(document: dict[str, Any]) -> None:
+    assert document["asyncapi"] == "3.0.0"
+    assert document["info"]["version"] == str(schemas.VERSION)
+
+
+def test_every_reference_resolves(document: dict[str, Any]) -> None:
+    found = list(references(document))
+    assert found
+    for reference in found:
+        assert resolve(reference, document), reference
+
+
+def test_every_schema_of_a_message_is_referenced(document: dict[str, Any]) -> None:
+    files = {path.stem for path in DOCUMENT.parent.glob("*.json")} - NO_MESSAGE
+    referenced = {Path(reference).stem for reference in references(document) if reference.startswith("./")}
+    assert files <= referenced
+
+
+def test_every_kind_has_a_message_with_its_own_schema(document: dict[str, Any]) -> None:
+    messages = document["components"]["messages"]
+    assert set(messages) == BODY_KINDS | statements.KINDS | {"record"}
+    for kind, message in messages.items():
+        assert message["payload"] == {"$ref": f"./{kind}.json"}
+        assert message["x-tdn"]["typ"] == f"tdn-{kind}+jwt"
+        assert ("claims" in message["x-tdn"]) == (kind in BODY_KINDS)
+
+
+def test_operations_use_messages_of_their_channels(document: dict[str, Any]) -> None:
+    for name, operation in document["operations"].items():
+        for part in (operation, operation.get("reply")):
+            for message in part["messages"] if part else ():
+                assert message["$ref"].startswith(part["channel"]["$ref"] + "/messages/"), name
+
+
+def test_every_message_has_a_place(document: dict[str, Any]) -> None:
+    """A message is sent somewhere, or travels as another's tail."""
+    sent = set(references(document["channels"]))
+    tails = {reference for message in document["components"]["messages"].values() for reference in references(message["x-tdn"])}
+    for kind in document["components"]["messages"]:
+        assert f"#/components/messages/{kind}" in sent | tails, kind
+
+
+def test_addresses_are_those_of_the_code(document: dict[str, Any]) -> None:
+    """T10: the four service topics, as routing keys, and the exchanges and queues behind them."""
+    addresses = {name: channel["address"] for name, channel in document["channels"].items()}
+    assert addresses["topics"] == names.topics_key()
+    assert addresses["topicsOfNode"] == names.topics_key("{nodeId}")
+    assert addresses["nodes"] == names.nodes_key()
+    assert addresses["nodesOfNode"] == names.nodes_key("{nodeId}")
+    assert addresses["questions"] == names.node_queue("{nodeId}")
+    assert (addresses["changes"], addresses["dead"], addresses["log"]) == (names.CHANGES, names.DEAD, names.LOG)
+    assert addresses["directReplies"] == names.DIRECT_REPLY
+    owner = names.Name(names.Role.ENTITY, "{entityId}", "")
+    assert addresses["replies"] == names.reply_queue(owner, "{session}")
+    exchanges = {channel["bindings"]["amqp"].get("exchange", {}).get("name") for channel in document["channels"].values()}
+    assert {names.REQUESTS, names.REPLIES} <= exchanges
+    assert topology.LOG_ARGUMENTS == {"x-queue-type": "stream"}
+    paths = [
+        document["components"]["schemas"][part]["properties"][names.PATH_HEADER]["const"]
+        for part in ("changePath", "questionPath")
+    ]
+    assert paths == [names.CHANGE_PATH, names.QUESTION_PATH]
