@@ -1,0 +1,76 @@
+"""Fixtures for tests against real parts: one network that most tests share, and one whose processes may be killed.
+
+Starting a network takes several seconds, so both are started once, when first needed; tests keep apart by using fresh entities.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from entity_client import EntityClient
+from tests.live import TICK_SECONDS, LiveNetwork, RawEntity
+
+# Before any node is started: it inherits our environment.
+os.environ.setdefault("TDN_TICK_SECONDS", TICK_SECONDS)
+
+Connect = Callable[..., Awaitable[EntityClient]]
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
+    """The shared network: broker, guard and two nodes. Nothing of it is killed or reconfigured."""
+    network = LiveNetwork(tmp_path_factory.mktemp("shared network") / "home")
+    try:
+        network.up()
+        yield network
+    finally:
+        network.end()
+
+
+@pytest.fixture(scope="session")
+def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
+    network = LiveNetwork(tmp_path_factory.mktemp("mortal network") / "home")
+    try:
+        yield network
+    finally:
+        network.end()
+
+
+@pytest.fixture
+def mortal(_mortal: LiveNetwork) -> LiveNetwork:
+    """A network whose processes a test may kill. The next test finds all of it running again."""
+    _mortal.up()
+    return _mortal
+
+
+@pytest.fixture
+def entity(live: LiveNetwork) -> Path:
+    """Credentials of a new entity in the shared network."""
+    return live.entity()
+
+
+@pytest_asyncio.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes clients, of a network and a folder of credentials (or a new entity's); they are closed after the test."""
+    clients: list[EntityClient] = []
+
+    async def make(network: LiveNetwork, folder: Path | None = None, *, timeout: float = 15.0) -> EntityClient:
+        clients.append(await network.client(folder, timeout=timeout))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        await client.close()
+
+
+@pytest.fixture
+def raw(live: LiveNetwork) -> Iterator[RawEntity]:
+    """A new entity of the shared network that speaks AMQP by itself."""
+    entity = RawEntity(live)
+    yield entity
+    entity.close()
