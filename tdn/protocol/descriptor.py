@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ Descriptor = Mapping[str, Any]
 
 #: Integers are 64-bit, so that every engine that later reads them (SQLite, Arrow, the JVM) holds them exactly.
 MAX_INTEGER = 2**63 - 1
+_MAX_FLOAT = sys.float_info.max
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -116,7 +118,7 @@ def _read(name: str, value: str, kind: str) -> Any:
             return {"true": True, "false": False}[value]
         if kind == "integer" and _INTEGER.fullmatch(value):
             return int(value)
-        if kind == "float" and _FLOAT.fullmatch(value):
+        if kind == "float" and _FLOAT.fullmatch(value) and math.isfinite(float(value)):
             return float(value)
         if kind == "timestamp":
             return format_time(parse_time(value))
@@ -135,7 +137,8 @@ def _fits(value: Any, kind: str) -> bool:
     if kind == "integer":
         return isinstance(value, int) and -MAX_INTEGER - 1 <= value <= MAX_INTEGER
     if kind == "float":
-        return isinstance(value, (int, float)) and math.isfinite(value)
+        # An integer is compared, not converted: one of four hundred digits is no float.
+        return isinstance(value, (int, float)) and -_MAX_FLOAT <= value <= _MAX_FLOAT
     if not isinstance(value, str) or len(value) > 4096:
         return False
     if kind == "timestamp":

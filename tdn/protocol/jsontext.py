@@ -1,12 +1,13 @@
 """JSON that two programs cannot read differently, and that cannot exhaust the one that reads it.
 
-`parse` refuses size, depth, duplicate keys, NaN and broken UTF-8 before anything else looks at a message. `canonical` gives the one
+`parse` refuses size, depth, duplicate keys, NaN, infinite numbers, halved characters and broken UTF-8 before anything else looks at a message. `canonical` gives the one
 text of a value that digests are taken of.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ MAX_MESSAGE_BYTES = 262_144
 #: Deepest nesting. Python's parser recurses, and nothing in `schemas/` nests beyond eight.
 MAX_DEPTH = 32
 
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 
 
@@ -26,7 +28,15 @@ def parse(text: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
         raise MalformedMessage(f"message of {len(text)} bytes is over the limit of {max_bytes}", received=text)
     _refuse_depth(text)
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        value = json.loads(
+            text.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite
+        )
+        if _HALF_CHARACTER.search(text):
+            # Only an escape can bring one in. Nothing that we write later (an error, a digest) could hold it.
+            canonical(value)
+        return value
+    except UnicodeEncodeError as error:
+        raise MalformedMessage("text that is not Unicode: half of a surrogate pair", received=text) from error
     except MalformedMessage as error:
         error.received = text[:200]
         raise
@@ -60,6 +70,14 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         doubled = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise MalformedMessage(f"key {doubled[:40]!r} stands twice in one object")
     return result
+
+
+def _finite(text: str) -> float:
+    """A number as a float, refused where Python would make it infinite and others would not."""
+    number = float(text)
+    if math.isinf(number):
+        raise MalformedMessage(f"the number {text[:40]} is out of range")
+    return number
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from tdn.errors import MalformedMessage
-from tdn.protocol import xmltext
+from tdn.protocol import jsontext, xmltext
 
 SLOT = "{uuid}"
 
@@ -58,8 +57,8 @@ def _holds_uuid(synopsis_type: str, value: str) -> bool:
         )
     if synopsis_type == "properties":
         try:
-            found: Any = json.loads(value, object_pairs_hook=_refuse_doubles)
-        except ValueError:
+            found: Any = jsontext.parse(value.encode())
+        except (MalformedMessage, UnicodeEncodeError):
             return False
         return (
             isinstance(found, dict)
@@ -70,10 +69,3 @@ def _holds_uuid(synopsis_type: str, value: str) -> bool:
         return any(_SAMPLE in content for content in xmltext.check(value))
     except MalformedMessage:
         return False
-
-
-def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("key twice")
-    return result

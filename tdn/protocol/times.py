@@ -12,7 +12,8 @@ MAX_LIFETIME = timedelta(days=3650)
 
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_RFC3339 = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})")
+# Hour 24 is left out: newer versions of Python read it, older ones do not, and every node must judge alike.
+_RFC3339 = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt](?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})")
 
 
 def parse_duration(text: str) -> timedelta:
@@ -39,9 +40,9 @@ def parse_time(text: str) -> datetime:
 def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC, to the second, with more digits only when there are any."""
     moment = moment.astimezone(UTC)
-    if moment.microsecond:
-        return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ").replace("000Z", "Z")
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Not strftime: its %Y has no leading zeros on Linux.
+    text = moment.replace(tzinfo=None).isoformat(timespec="microseconds" if moment.microsecond else "seconds")
+    return f"{text.removesuffix('000')}Z" if moment.microsecond else f"{text}Z"
 
 
 def from_epoch(seconds: int | float) -> datetime:

@@ -25,6 +25,10 @@ from tdn.protocol import jsontext
 _ES256 = ECAlgorithm(ECAlgorithm.SHA256)
 _HEADER_MEMBERS = frozenset({"alg", "typ", "x5t#S256", "x5c", "iat"})
 TILDE = b"~"
+#: Latest moment that anything is signed at, the end of the year 2999: later ones leave the calendar (9999) when a lifetime is added.
+_LAST_SECOND = 32_503_679_999
+#: Longest header, in base64. Room for six certificates; what is kept of headers before anything is verified stays small.
+_MAX_HEADER_BYTES = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,11 @@ def verify(message: Unverified, key: EllipticCurvePublicKey) -> dict[str, Any]:
     return payload
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def read_header(segment: bytes) -> Header:
     """The checked header. Cached: a signer's header is the same on everything of one kind that it signs."""
+    if len(segment) > _MAX_HEADER_BYTES:
+        raise MalformedMessage(f"header of {len(segment)} bytes is over the limit of {_MAX_HEADER_BYTES}", received=segment)
     header = jsontext.parse(decode_segment(segment))
     if not isinstance(header, dict):
         raise MalformedMessage("the header is not an object")
@@ -119,7 +125,7 @@ def read_header(segment: bytes) -> Header:
         raise MalformedMessage("the header names no kind of ours")
     kind = typ[4:-4]
     issued = header.get("iat")
-    if issued is not None and (not isinstance(issued, int) or isinstance(issued, bool) or not 0 <= issued < 2**40):
+    if issued is not None and (not isinstance(issued, int) or isinstance(issued, bool) or not 0 <= issued <= _LAST_SECOND):
         raise MalformedMessage("the header's time is malformed")
     if "x5c" in header:
         chain = header["x5c"]

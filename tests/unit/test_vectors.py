@@ -1,0 +1,217 @@
+"""The signed samples in `tests/vectors`: each goes through the function that meets it in life, and gets exactly the expected verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from cryptography import x509
+from little_network import fresh_uuid
+
+from tdn import errors
+from tdn.errors import MalformedMessage, TdnError, TrustError
+from tdn.protocol import jsontext
+from tdn.protocol.times import parse_time
+from tdn.rules.apply import RULES, apply, audience, network_id, read_genesis, requester
+from tdn.rules.state import EMPTY_HEAD, LogRecord, MemoryState, Outcome, next_head
+from tdn.trust import envelope, statements, verdict
+from tdn.trust.certificates import TrustRoots
+from tdn.trust.credentials import Credentials
+from tdn.trust.envelope import Envelope
+from tdn.trust.replay import MAX_CHANGE_LIFE, MAX_QUESTION_LIFE, ReplayWindow
+from tdn.trust.statements import by_roots
+
+FOLDER = Path(__file__).parents[1] / "vectors"
+INDEX: dict[str, Any] = json.loads((FOLDER / "vectors.json").read_text("utf-8"))
+NOW: datetime = parse_time(INDEX["now"])
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("vectors_build", FOLDER / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+SCRIPT = load_script()
+
+
+def sample(name: str) -> bytes:
+    return (FOLDER / name).read_bytes()
+
+
+def roots() -> TrustRoots:
+    """The committed roots; a fresh object, so that no verdict rests on what another test has cached."""
+    return TrustRoots(x509.load_pem_x509_certificates(sample("roots.pem")))
+
+
+def replay() -> tuple[MemoryState, list[Outcome]]:
+    """The state after the sample log."""
+    state, head, outcomes = MemoryState(), EMPTY_HEAD, []
+    for seq, entry in enumerate(INDEX["log"], start=1):
+        raw = sample(entry["file"])
+        head = next_head(head, raw)
+        outcome = apply(state, LogRecord(seq, head, raw))
+        state.write(outcome)
+        outcomes.append(outcome)
+    return state, outcomes
+
+
+STATE, OUTCOMES = replay()
+
+
+# --- the doors that samples are sent through ---
+
+
+def read_advertisement(raw: bytes, entry: dict[str, Any]) -> None:
+    statements.read_advertisement(raw, by_roots(roots()))
+
+
+def read_beside(raw: bytes, entry: dict[str, Any]) -> None:
+    """As `tdn verify` does with one of our JSON lines: the advertisement, and what is said beside it."""
+    beside = entry["through"].removeprefix("beside ")
+    first, second = verdict.judge([sample(beside), raw], roots())
+    assert first.valid
+    statements.read(raw, by_roots(roots()))
+    if not second.valid:
+        raise MalformedMessage(second.error or "")
+
+
+def _authenticate(raw: bytes) -> Envelope:
+    return envelope.authenticate(raw, lambda header: requester(STATE, header, NOW))
+
+
+def _question(raw: bytes, audiences: set[str], window: ReplayWindow) -> Envelope:
+    question = _authenticate(raw)
+    envelope.require_addressed(question, audiences=frozenset(audiences), now=NOW, longest=MAX_QUESTION_LIFE)
+    window.admit(str(question.signer.name), question.id, question.expires, NOW)
+    return question
+
+
+def ask_create(raw: bytes, entry: dict[str, Any]) -> None:
+    """A creation request at node n1: admitted, then minted."""
+    window = ReplayWindow()
+    node = Credentials(roots().identify(SCRIPT.NODE.chain, at=NOW), SCRIPT.NODE.key, roots(), FOLDER)
+    for _ in range(entry.get("times", 1)):
+        question = _question(raw, {"node:n1"}, window)
+        assert question.kind == "create"
+        token = statements.mint(question, uuid=fresh_uuid(), network=INDEX["network"], node=node, now=NOW)
+        minted = statements.read_advertisement(token, by_roots(roots()))
+        assert (minted.creator, minted.institution) == (question.signer.name.id, question.signer.institution)
+
+
+def ask(raw: bytes, entry: dict[str, Any]) -> None:
+    _question(raw, {"node:n1"}, ReplayWindow())
+
+
+def locate(raw: bytes, entry: dict[str, Any]) -> None:
+    _question(raw, {"tdn:nodes"}, ReplayWindow())
+
+
+def change(raw: bytes, entry: dict[str, Any]) -> None:
+    """A change at any node, as far as admission; its effect is the log's business."""
+    request = _authenticate(raw)
+    if request.kind not in RULES:
+        raise TrustError(f"{request.kind} is not a change")
+    envelope.require_addressed(request, audiences=frozenset({audience(STATE)}), now=NOW, longest=MAX_CHANGE_LIFE)
+
+
+DOORS: dict[str, Callable[[bytes, dict[str, Any]], None]] = {
+    "advertisement": read_advertisement,
+    "beside advert_path.jws": read_beside,
+    "create": ask_create,
+    "question": ask,
+    "locate": locate,
+    "change": change,
+}
+
+
+def _named(entry: dict[str, Any]) -> str:
+    return str(entry["file"])
+
+
+@pytest.mark.parametrize("entry", [e for e in INDEX["samples"] if e["verdict"] == "accepted"], ids=_named)
+def test_sound_sample_is_accepted(entry: dict[str, Any]) -> None:
+    """T5, T19: what is right is accepted, whoever put it together."""
+    DOORS[entry["through"]](sample(entry["file"]), entry)
+
+
+@pytest.mark.parametrize("entry", [e for e in INDEX["samples"] if e["verdict"] == "refused"], ids=_named)
+def test_flawed_sample_is_refused(entry: dict[str, Any]) -> None:
+    """T1, T3, T4, T5, T8, T19: each flaw is refused, with the class of error and the words that tell what it was."""
+    with pytest.raises(TdnError) as caught:
+        DOORS[entry["through"]](sample(entry["file"]), entry)
+    assert type(caught.value) is getattr(errors, entry["error"])
+    assert entry["message"] in caught.value.message
+
+
+@pytest.mark.parametrize("place", range(len(INDEX["log"])), ids=[_named(e) for e in INDEX["log"]])
+def test_log_sample(place: int) -> None:
+    """A log that was written once is judged the same for ever: accepted, refused and void as noted."""
+    entry, outcome = INDEX["log"][place], OUTCOMES[place]
+    assert outcome.status == entry["status"], outcome.error
+    assert entry.get("message", "") in str((outcome.error or {}).get("message", ""))
+
+
+def test_network_is_named_by_its_genesis() -> None:
+    genesis = sample("genesis.jws")
+    assert network_id(genesis) == INDEX["network"]
+    assert read_genesis(genesis).signer.name.principal == "operator:operator"
+
+
+def test_every_file_is_in_the_index() -> None:
+    named = {entry["file"] for entry in [*INDEX["samples"], *INDEX["log"]]} | {"genesis.jws"}
+    assert {path.name for path in FOLDER.glob("*.jws")} == named
+
+
+def test_samples_are_what_the_script_builds(tmp_path: Path) -> None:
+    """The committed bytes come from `build.py`: a flaw cannot be lost by editing one without the other."""
+    SCRIPT.build(tmp_path)
+    built = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert built.keys() == {path.name for path in FOLDER.iterdir() if path.suffix in (".jws", ".json", ".pem")}
+    assert [name for name, content in built.items() if content != sample(name)] == []
+
+
+def test_any_changed_byte_is_refused() -> None:
+    """T5: flip each bit in turn, and replace each byte by other letters of the alphabet: nothing but the original is accepted."""
+    original = sample("advert_path.jws")
+    identify = by_roots(roots())
+    statements.read_advertisement(original, identify)
+    for place in range(len(original)):
+        # One flip that usually stays within the base64 alphabet, one that leaves it, so that every check is met at every place.
+        for flipped in (original[place] ^ 1, original[place] ^ 0x80):
+            changed = original[:place] + bytes([flipped]) + original[place + 1 :]
+            with pytest.raises((TrustError, MalformedMessage)):
+                statements.read_advertisement(changed, identify)
+
+
+def test_any_cut_is_refused() -> None:
+    """T5: no beginning of an advertisement is one."""
+    original = sample("advert_path.jws")
+    identify = by_roots(roots())
+    for length in range(0, len(original), 3):
+        with pytest.raises((TrustError, MalformedMessage)):
+            statements.read_advertisement(original[:length], identify)
+
+
+def test_advert_oversized() -> None:
+    """Size is refused before anything is decoded: not stored, since the repository should stay small."""
+    with pytest.raises(MalformedMessage, match="over the limit") as caught:
+        statements.read_advertisement(sample("advert_path.jws") + b"A" * jsontext.MAX_MESSAGE_BYTES, by_roots(roots()))
+    assert len(caught.value.received) <= errors.KEPT_BYTES
+
+
+def test_valid_for_decades() -> None:
+    """T5: verified offline from its stored bytes, without asking what time it is now: the moment of signing is what counts."""
+    advertisement = statements.read_advertisement(sample("advert_path.jws"), by_roots(roots()))
+    assert advertisement.creator == "alice"
+    assert advertisement.institution == "Example"
+    assert advertisement.synopsis == advertisement.uuid

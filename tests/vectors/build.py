@@ -1,0 +1,954 @@
+"""Builds the signed samples beside this file: most of them have one flaw, which their name tells.
+
+    python tests/vectors/build.py
+
+The messages are put together here by hand (json, base64, ECDSA), not by the code that must judge them, so that a mistake in our signing
+cannot hide one in our verifying. Keys, serial numbers and signatures are derived from names (RFC 6979), so a second run gives the same
+bytes, and the repository holds no private key. `vectors.json` says of each sample what it is and what must be said about it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+from tdn.protocol.names import Role
+from tdn.trust.certificates import key_hash
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "unit" / "support"))
+
+from pki import T0, YEAR, Authority, Pki  # noqa: E402  # found by the line above
+
+DAY = timedelta(days=1)
+UUID = "3f0c9b52-7a1e-4c83-9d41-5b8e6f207a11"
+OTHER_UUID = "b2d8a0c4-91f7-4e65-8f3a-0c7d1e92b6f8"
+NOW = int(T0.timestamp())
+
+#: Certificates that samples stay valid with: what is signed at T0 can be verified for as long as anyone has the roots.
+PKI = Pki("vectors", not_before=T0 - YEAR, not_after=T0 + 100 * YEAR)
+STRANGERS = Pki("strangers", not_before=T0 - YEAR, not_after=T0 + 100 * YEAR)
+NODE = PKI.leaf(Role.NODE, "n1", institution="Example", not_after=T0 + YEAR)
+NODE_2 = PKI.leaf(Role.NODE, "n2", institution="Example", not_after=T0 + YEAR)
+ALICE = PKI.leaf(Role.ENTITY, "alice", institution="Example", not_after=T0 + YEAR)
+BOB = PKI.leaf(Role.ENTITY, "bob", institution="Elsewhere", not_after=T0 + YEAR)
+#: Has a certificate of the network, and has never said hello.
+CAROL = PKI.leaf(Role.ENTITY, "carol", institution="Example", not_after=T0 + YEAR)
+OPERATOR = PKI.leaf(Role.OPERATOR, "operator", not_after=T0 + 10 * YEAR)
+
+
+# --- messages by hand ---------------------------------------------------------------------------------------------------------------
+
+
+def b64url(content: bytes) -> bytes:
+    return base64.urlsafe_b64encode(content).rstrip(b"=")
+
+
+def b64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def digest(content: bytes) -> str:
+    return b64url(hashlib.sha256(content).digest()).decode()
+
+
+def text(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def es256(content: bytes, key: ec.EllipticCurvePrivateKey) -> bytes:
+    r, s = decode_dss_signature(key.sign(content, ec.ECDSA(hashes.SHA256(), deterministic_signing=True)))
+    return r.to_bytes(32) + s.to_bytes(32)
+
+
+def token(header: Any, payload: Any, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A signed message. Bytes are taken as they are; anything else becomes JSON."""
+    parts = [part if isinstance(part, bytes) else text(part) for part in (header, payload)]
+    signed = b".".join(b64url(part) for part in parts)
+    return signed + b"." + b64url(es256(signed, key))
+
+
+def statement_header(signer: Authority, kind: str = "advertisement", at: int = NOW, **changes: Any) -> dict[str, Any]:
+    header = {"alg": "ES256", "typ": f"tdn-{kind}+jwt", "iat": at, "x5c": [b64(der) for der in signer.chain], **changes}
+    return {name: value for name, value in header.items() if value is not None}
+
+
+def rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- the network's log --------------------------------------------------------------------------------------------------------------
+
+
+def name_of(who: Authority, role: str, identifier: str) -> str:
+    return f"tdn:{role}:{identifier}:{key_hash(who.key.public_key())}"
+
+
+def envelope(
+    kind: str,
+    body: Any,
+    sender: Authority,
+    *,
+    iss: str,
+    aud: str,
+    jti: str,
+    iat: int = NOW,
+    life: int = 60,
+    tail: bytes | None = None,
+    with_chain: bool = False,
+    claims: dict[str, Any] | None = None,
+    header: dict[str, Any] | None = None,
+) -> bytes:
+    head: dict[str, Any] = {"alg": "ES256", "typ": f"tdn-{kind}+jwt"}
+    if with_chain:
+        head["x5c"] = [b64(der) for der in sender.chain]
+    else:
+        head["x5t#S256"] = digest(sender.chain[0])
+    head |= header or {}
+    content = {"v": 1, "iss": iss, "aud": aud, "iat": iat, "exp": iat + life, "jti": jti, "body": body}
+    if tail is not None:
+        content["tail"] = digest(tail)
+    signed = token(head, {**content, **(claims or {})}, sender.key)
+    return signed if tail is None else signed + b"~" + tail
+
+
+OPERATOR_NAME = name_of(OPERATOR, "operator", "operator")
+GENESIS = envelope(
+    "genesis",
+    {
+        "operator": [b64(der) for der in OPERATOR.chain],
+        "roots": [b64(PKI.root.chain[0])],
+        "rules": 1,
+        "created": rfc3339(T0),
+        "salt": "5e" * 16,
+    },
+    OPERATOR,
+    iss=OPERATOR_NAME,
+    aud="tdn:nodes",
+    jti="genesis-of-vectors",
+    life=86400,
+)
+NETWORK = hashlib.sha256(GENESIS).hexdigest()
+TO_NETWORK = f"tdn:network:{NETWORK}"
+
+
+def record(kind: str, request: bytes | None, node: Authority = NODE, node_id: str = "n1") -> bytes:
+    payload = {"v": 1, "kind": kind, "node": node_id, "at": rfc3339(T0)}
+    if request is not None:
+        payload["tail"] = digest(request)
+    header = {"alg": "ES256", "typ": "tdn-record+jwt", "x5t#S256": digest(node.chain[0])}
+    signed = token(header, payload, node.key)
+    return signed if request is None else signed + b"~" + request
+
+
+def by_operator(kind: str, body: Any, jti: str) -> bytes:
+    return envelope(kind, body, OPERATOR, iss=OPERATOR_NAME, aud=TO_NETWORK, jti=jti, life=86400)
+
+
+def hello(who: Authority, identifier: str) -> bytes:
+    return envelope(
+        "hello", {}, who, iss=name_of(who, "entity", identifier), aud=TO_NETWORK, jti=f"hello-{identifier}", with_chain=True
+    )
+
+
+# --- statements ---------------------------------------------------------------------------------------------------------------------
+
+
+def advertisement(**changes: Any) -> dict[str, Any]:
+    payload = {
+        "v": 1,
+        "kind": "topic",
+        "uuid": UUID,
+        "network": NETWORK,
+        "creator": "alice",
+        "creator_key": key_hash(ALICE.key.public_key()),
+        "institution": "Example",
+        "created": rfc3339(T0),
+        "expires": rfc3339(T0 + DAY),
+        "lifetime_seconds": 86400,
+        "descriptor": {"kind": "path", "path": "weather/europe/Zürich"},
+        "synopsis": {"type": "string", "placeholder": "{uuid}", "value": UUID},
+        "node": "n1",
+        **changes,
+    }
+    return {name: value for name, value in payload.items() if value is not None}
+
+
+def advert(signer: Authority = NODE, header: dict[str, Any] | None = None, **changes: Any) -> bytes:
+    return token(statement_header(signer, **(header or {})), advertisement(**changes), signer.key)
+
+
+def synopsis(kind: str, placeholder: str) -> dict[str, Any]:
+    return {"type": kind, "placeholder": placeholder, "value": placeholder.replace("{uuid}", UUID)}
+
+
+VALID = advert()
+RECEIPT = {
+    "v": 1,
+    "network": NETWORK,
+    "kind": "advertise",
+    "principal": "entity:alice",
+    "request": "advertise-ok",
+    "seq": 7,
+    "head": "ab" * 32,
+    "at": rfc3339(T0),
+    "uuid": UUID,
+    "digest": digest(VALID.split(b".")[1]),
+    "expires": rfc3339(T0 + DAY),
+}
+STATUS = {
+    "v": 1,
+    "network": NETWORK,
+    "uuid": UUID,
+    "owner": "alice",
+    "expires": rfc3339(T0 + 2 * DAY),
+    "state": "live",
+    "seq": 9,
+    "at": rfc3339(T0),
+}
+
+
+def statement(kind: str, payload: Any, signer: Authority = NODE, **header: Any) -> bytes:
+    return token(statement_header(signer, kind, **header), payload, signer.key)
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def hs256_with_public_key() -> bytes:
+    """The classic confusion: a verifier that lets the header choose takes the public key for an HMAC secret."""
+    header = statement_header(NODE, alg="HS256")
+    signed = b64url(text(header)) + b"." + b64url(text(advertisement()))
+    return signed + b"." + b64url(hmac.digest(public_pem(NODE.key), signed, "sha256"))
+
+
+def jwk(key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
+    numbers = key.public_key().public_numbers()
+    return {
+        "kty": "EC",
+        "crv": "P-256",
+        "x": b64url(numbers.x.to_bytes(32)).decode(),
+        "y": b64url(numbers.y.to_bytes(32)).decode(),
+    }
+
+
+def nested(levels: int) -> Any:
+    value: Any = "deep"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def last_bit_flipped(message: bytes) -> bytes:
+    """The same signature in a second spelling: 64 bytes leave four bits of the last character unused."""
+    alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    place = alphabet.index(message[-1])
+    return message[:-1] + alphabet[place ^ 1 : (place ^ 1) + 1]
+
+
+# --- requests -----------------------------------------------------------------------------------------------------------------------
+
+ALICE_NAME = name_of(ALICE, "entity", "alice")
+
+
+def create_body(**changes: Any) -> dict[str, Any]:
+    return {
+        "creator": "alice",
+        "institution": "Example",
+        "lifetime_seconds": 86400,
+        "descriptor": {"kind": "path", "path": "weather/europe"},
+        "synopsis": {"type": "string", "placeholder": "{uuid}"},
+        **changes,
+    }
+
+
+def create(jti: str, body: Any = None, **choices: Any) -> bytes:
+    return envelope(
+        "create",
+        create_body() if body is None else body,
+        choices.pop("sender", ALICE),
+        iss=choices.pop("iss", ALICE_NAME),
+        aud=choices.pop("aud", "node:n1"),
+        jti=jti,
+        **choices,
+    )
+
+
+def change(kind: str, body: Any, jti: str, **choices: Any) -> bytes:
+    return envelope(
+        kind,
+        body,
+        choices.pop("sender", ALICE),
+        iss=choices.pop("iss", ALICE_NAME),
+        aud=choices.pop("aud", TO_NETWORK),
+        jti=jti,
+        life=choices.pop("life", 86400),
+        **choices,
+    )
+
+
+def relabelled(message: bytes, kind: str) -> bytes:
+    """Another kind in the header, the signature left as it was."""
+    header, payload, signature = message.split(b"~")[0].split(b".")
+    claims = json.loads(base64.urlsafe_b64decode(header + b"=" * (-len(header) % 4)))
+    return b".".join([b64url(text({**claims, "typ": f"tdn-{kind}+jwt"})), payload, signature])
+
+
+Sample = tuple[bytes, dict[str, Any]]
+
+
+def passes(content: bytes, what: str, through: str, **more: Any) -> Sample:
+    return content, {"what": what, "through": through, "verdict": "accepted", **more}
+
+
+def fails(content: bytes, what: str, through: str, error: str, fragment: str, **more: Any) -> Sample:
+    return content, {"what": what, "through": through, "verdict": "refused", "error": error, "message": fragment, **more}
+
+
+def advertisements() -> dict[str, Sample]:
+    """What `statements.read_advertisement` must say, given roots.pem."""
+    through = "advertisement"
+    expired = PKI.leaf(Role.NODE, "n1", institution="Example", not_before=T0 - 30 * DAY, not_after=T0 - DAY, generation=2)
+    too_early = PKI.leaf(Role.NODE, "n1", institution="Example", not_before=T0 + DAY, generation=3)
+    forged = PKI.leaf(Role.NODE, "n1", issuer=PKI.entities, generation=4)
+    lent = PKI.leaf(Role.NODE, "n1", generation=5, uris=[name_of(NODE, "node", "n1")])
+    unmarked_use = PKI.leaf(Role.NODE, "n1", generation=6, usages=None)
+    stranger = STRANGERS.leaf(Role.NODE, "n1", institution="Example")
+    two_names = PKI.leaf(
+        Role.NODE,
+        "n1",
+        generation=7,
+        uris=[f"tdn:node:n1:{'0' * 64}", f"tdn:entity:alice:{'0' * 64}"],
+    )
+    sub_authority = Authority(ALICE.certificate, ALICE.key, ALICE.above)
+    by_entity_leaf = PKI.leaf(Role.NODE, "n1", generation=8, issuer=sub_authority)
+    guard = PKI.leaf(Role.GUARD, "n1")
+    doubled = text(advertisement()).replace(b'{"created"', b'{"creator":"mallory","created"', 1)
+    header, payload, signature = VALID.split(b".")
+    middle = len(payload) // 2
+    changed = payload[:middle] + (b"A" if payload[middle : middle + 1] != b"A" else b"B") + payload[middle + 1 :]
+    return {
+        "advert_path.jws": passes(VALID, "a path, synopsis the UUID alone", through),
+        "advert_text.jws": passes(
+            advert(
+                descriptor={"kind": "text", "text": "Wetter in Zürich\nund Bern", "keywords": ["weather", "Straße"]},
+                synopsis=synopsis("tags", "topic={uuid}, area=ch"),
+            ),
+            "text with keywords, synopsis of tags",
+            through,
+        ),
+        "advert_properties.jws": passes(
+            advert(
+                descriptor={
+                    "kind": "properties",
+                    "properties": {"a": "x", "b": 42, "c": 1.5, "d": True, "e": "2027-01-31T12:00:00Z"},
+                    "types": {"a": "string", "b": "integer", "c": "float", "d": "boolean", "e": "timestamp"},
+                },
+                synopsis=synopsis("properties", '{"topic": "{uuid}"}'),
+            ),
+            "properties of all five types, synopsis of properties",
+            through,
+        ),
+        "advert_xml.jws": passes(
+            advert(
+                descriptor={"kind": "xml", "xml": "<weather><area>Zürich</area></weather>"},
+                synopsis=synopsis("xml", '<topic uuid="{uuid}"/>'),
+            ),
+            "an XML document, synopsis in XML",
+            through,
+        ),
+        "advert_signed_by_entity.jws": fails(
+            advert(ALICE), "T8: an entity signs its own advertisement", through, "TrustError", "which is not a node"
+        ),
+        "advert_signed_by_guard.jws": fails(
+            advert(guard), "T8: a guard, enrolled as such, signs an advertisement", through, "TrustError", "which is not a node"
+        ),
+        "advert_unknown_ca.jws": fails(
+            advert(stranger), "a node of somebody else's CA", through, "TrustError", "does not lead to a trusted root"
+        ),
+        "advert_expired_node.jws": fails(
+            advert(expired),
+            "signed after the node's certificate had ended",
+            through,
+            "TrustError",
+            "does not lead to a trusted root",
+        ),
+        "advert_node_not_yet_valid.jws": fails(
+            advert(too_early),
+            "signed before the node's certificate begins",
+            through,
+            "TrustError",
+            "does not lead to a trusted root",
+        ),
+        "advert_signed_by_node_from_entity_ca.jws": fails(
+            advert(forged),
+            "T8: the entities' intermediate writes a node's name into a leaf",
+            through,
+            "TrustError",
+            "issued by an authority for other roles",
+        ),
+        "advert_certified_by_entity.jws": fails(
+            advert(by_entity_leaf),
+            "an entity's own certificate used as an authority",
+            through,
+            "TrustError",
+            "does not lead to a trusted root",
+        ),
+        "advert_name_of_other_key.jws": fails(
+            advert(lent), "a certificate that names another key than its own", through, "TrustError", "a key that is not its own"
+        ),
+        "advert_certificate_with_two_names.jws": fails(
+            advert(two_names), "a certificate with a node's and an entity's name", through, "TrustError", "no single URI"
+        ),
+        "advert_certificate_without_usage.jws": fails(
+            advert(unmarked_use),
+            "a certificate that is not for client authentication",
+            through,
+            "TrustError",
+            "does not lead to a trusted root",
+        ),
+        "advert_without_chain.jws": fails(
+            token(
+                {"alg": "ES256", "typ": "tdn-advertisement+jwt", "iat": NOW, "x5t#S256": digest(NODE.chain[0])},
+                advertisement(),
+                NODE.key,
+            ),
+            "the signer's thumbprint alone",
+            through,
+            "TrustError",
+            "does not carry its certificate chain",
+        ),
+        "advert_without_intermediate.jws": fails(
+            advert(header={"x5c": [b64(NODE.chain[0])]}),
+            "the leaf without what leads to the root",
+            through,
+            "TrustError",
+            "does not lead to a trusted root",
+        ),
+        "advert_chain_of_other_node.jws": fails(
+            token(statement_header(NODE_2), advertisement(node="n2"), NODE.key),
+            "another node's chain on our signature",
+            through,
+            "TrustError",
+            "the signature does not hold",
+        ),
+        "advert_changed_byte.jws": fails(
+            b".".join([header, changed, signature]),
+            "one character of the payload changed",
+            through,
+            "TrustError",
+            "the signature does not hold",
+        ),
+        "advert_alg_none.jws": fails(
+            b64url(text(statement_header(NODE, alg="none"))) + b"." + payload + b".",
+            "no signature, and says so",
+            through,
+            "TrustError",
+            "algorithm 'none' is refused",
+        ),
+        "advert_alg_hs256_with_public_key.jws": fails(
+            hs256_with_public_key(), "HMAC keyed with the public key", through, "TrustError", "algorithm 'HS256' is refused"
+        ),
+        "advert_key_in_header.jws": fails(
+            token(statement_header(NODE, jwk=jwk(BOB.key)), advertisement(), BOB.key),
+            "brings the key to verify with",
+            through,
+            "TrustError",
+            "header member 'jwk' is refused",
+        ),
+        "advert_jku_header.jws": fails(
+            advert(header={"jku": "https://keys.invalid/set.json"}),
+            "names a place to fetch keys from",
+            through,
+            "TrustError",
+            "header member 'jku' is refused",
+        ),
+        "advert_crit_header.jws": fails(
+            advert(header={"crit": ["exp"]}),
+            "a member that would have to be understood",
+            through,
+            "TrustError",
+            "header member 'crit' is refused",
+        ),
+        "advert_second_base64_spelling.jws": fails(
+            last_bit_flipped(VALID), "the same signature, spelt otherwise", through, "MalformedMessage", "second spelling"
+        ),
+        "advert_padded.jws": fails(VALID + b"==", "the same signature with padding", through, "MalformedMessage", "base64url"),
+        "advert_duplicate_key.jws": fails(
+            token(statement_header(NODE), doubled, NODE.key),
+            "two creators, for two readers",
+            through,
+            "MalformedMessage",
+            "key 'creator' stands twice",
+        ),
+        "advert_deep.jws": fails(
+            token(statement_header(NODE), {"v": 1, "descriptor": nested(40)}, NODE.key),
+            "nested beyond the limit",
+            through,
+            "MalformedMessage",
+            "nested deeper than 32 levels",
+        ),
+        "advert_not_json.jws": fails(
+            token(statement_header(NODE), b"topic, please", NODE.key),
+            "a signed text that is not JSON",
+            through,
+            "MalformedMessage",
+            "not JSON",
+        ),
+        "advert_not_an_object.jws": fails(
+            token(statement_header(NODE), [1, 2], NODE.key), "a signed list", through, "MalformedMessage", "not an object"
+        ),
+        "advert_broken_utf8.jws": fails(
+            token(statement_header(NODE), b'{"v":1,"uuid":"\xff"}', NODE.key),
+            "bytes that are not UTF-8",
+            through,
+            "MalformedMessage",
+            "not JSON",
+        ),
+        "advert_lone_surrogate.jws": fails(
+            token(statement_header(NODE), b'{"v":"\\ud800"}', NODE.key),
+            "half of a character",
+            through,
+            "MalformedMessage",
+            "not Unicode",
+        ),
+        "advert_unknown_version.jws": fails(
+            advert(v=2), "version 2 of the wire contract", through, "MalformedMessage", "schema version 2 is unknown"
+        ),
+        "advert_unknown_member.jws": fails(
+            advert(parent=OTHER_UUID), "a member that version 1 does not have", through, "MalformedMessage", "advertisement"
+        ),
+        "advert_missing_member.jws": fails(
+            advert(institution=None), "no institution", through, "MalformedMessage", "institution"
+        ),
+        "advert_uuid_version_1.jws": fails(
+            advert(uuid="3f0c9b52-7a1e-1c83-9d41-5b8e6f207a11"),
+            "T4: a UUID that is not random",
+            through,
+            "MalformedMessage",
+            "advertisement: uuid",
+        ),
+        "advert_uuid_with_newline.jws": fails(
+            advert(uuid=UUID + "\n"), "a newline after the UUID", through, "MalformedMessage", "advertisement: uuid"
+        ),
+        "advert_wrong_lifetime.jws": fails(
+            advert(expires=rfc3339(T0 + 2 * DAY)),
+            "expires later than its lifetime",
+            through,
+            "TrustError",
+            "do not agree with its lifetime",
+        ),
+        "advert_wrong_synopsis.jws": fails(
+            advert(synopsis={**synopsis("string", "{uuid}"), "value": OTHER_UUID}),
+            "T3: the synopsis of another topic",
+            through,
+            "TrustError",
+            "not its placeholder with its UUID",
+        ),
+        "advert_names_other_node.jws": fails(
+            advert(node="n2"), "another node's id in the payload", through, "TrustError", "another node than its signature"
+        ),
+        "advert_signed_later.jws": fails(
+            advert(header={"at": NOW + 60}),
+            "created and signed at two moments",
+            through,
+            "TrustError",
+            "another moment than its signature",
+        ),
+        "advert_without_time.jws": fails(
+            advert(header={"iat": None}), "does not say when it was signed", through, "MalformedMessage", "when it was signed"
+        ),
+        "advert_time_beyond_calendar.jws": fails(
+            advert(header={"at": 2**39}), "signed in the year 19391", through, "MalformedMessage", "time is malformed"
+        ),
+        "advert_impossible_date.jws": fails(
+            advert(created="2027-02-30T00:00:00Z"), "the thirtieth of February", through, "MalformedMessage", "is not a time"
+        ),
+        "advert_with_tail.jws": fails(
+            VALID + b"~more", "something after the signed message", through, "MalformedMessage", "followed by nothing"
+        ),
+        "advert_two_segments.jws": fails(
+            b".".join([header, payload]), "the signature cut off", through, "MalformedMessage", "not a signed message"
+        ),
+        "advert_typ_missing.jws": fails(
+            advert(header={"typ": None}), "no kind in the header", through, "MalformedMessage", "no kind of ours"
+        ),
+        "receipt_as_advert.jws": fails(
+            statement("receipt", RECEIPT),
+            "a receipt presented as an advertisement",
+            through,
+            "MalformedMessage",
+            "a receipt is not",
+        ),
+        "status_as_advert.jws": fails(
+            statement("advertisement", STATUS),
+            "a status labelled as an advertisement",
+            through,
+            "MalformedMessage",
+            "advertisement",
+        ),
+        "request_as_advert.jws": fails(
+            create("create-0001"), "a request presented as an advertisement", through, "MalformedMessage", "not a statement"
+        ),
+    }
+
+
+def other_statements() -> dict[str, Sample]:
+    """Receipts and statuses, beside the advertisement advert_path.jws: what `tdn verify` says."""
+    through = "beside advert_path.jws"
+    return {
+        "receipt.jws": passes(statement("receipt", RECEIPT), "in the log", through),
+        "status.jws": passes(statement("status", STATUS), "renewed", through),
+        "status_of_other_topic.jws": fails(
+            statement("status", {**STATUS, "uuid": OTHER_UUID}),
+            "T39: the status of another topic",
+            through,
+            "MalformedMessage",
+            "the status is about another advertisement",
+        ),
+        "receipt_of_other_topic.jws": fails(
+            statement("receipt", {**RECEIPT, "uuid": OTHER_UUID}),
+            "the receipt of another topic",
+            through,
+            "MalformedMessage",
+            "the receipt is about another advertisement",
+        ),
+        "receipt_of_other_content.jws": fails(
+            statement("receipt", {**RECEIPT, "digest": digest(b"other")}),
+            "the same UUID with other content",
+            through,
+            "MalformedMessage",
+            "the receipt is about another advertisement",
+        ),
+        "receipt_signed_by_entity.jws": fails(
+            statement("receipt", RECEIPT, ALICE),
+            "T8: an entity writes its own receipt",
+            through,
+            "TrustError",
+            "which is not a node",
+        ),
+        "status_signed_by_entity.jws": fails(
+            statement("status", STATUS, ALICE),
+            "T8: an entity writes its own status",
+            through,
+            "TrustError",
+            "which is not a node",
+        ),
+        "status_unknown_state.jws": fails(
+            statement("status", {**STATUS, "state": "eternal"}),
+            "a state that there is not",
+            through,
+            "MalformedMessage",
+            "status",
+        ),
+    }
+
+
+def requests() -> dict[str, Sample]:
+    """What node n1 must say to a request, in the network of log_*.jws, at T0."""
+    asked = "create"
+    changed = "change"
+    advertised = change("advertise", {"uuid": UUID}, "advertise-0001", tail=VALID)
+    head, _, _ = advertised.partition(b"~")
+    renewal = {"uuid": UUID, "lifetime_seconds": 3600}
+    huge = text(create_body(descriptor={"kind": "properties", "properties": {"x": 0}, "types": {"x": "float"}}))
+
+    def create_text(jti: str, body: bytes) -> bytes:
+        """A create whose body is text that no JSON writer would give."""
+        claims = text({"v": 1, "iss": ALICE_NAME, "aud": "node:n1", "iat": NOW, "exp": NOW + 60, "jti": jti, "body": None})
+        header = {"alg": "ES256", "typ": "tdn-create+jwt", "x5t#S256": digest(ALICE.chain[0])}
+        return token(header, claims.replace(b'"body":null', b'"body":' + body), ALICE.key)
+
+    return {
+        "create.jws": passes(create("create-0001"), "T1: a creation request", asked),
+        "advertise.jws": passes(advertised, "T7: the creator advertises", changed),
+        "renew.jws": passes(change("renew", renewal, "renew-0001"), "T39: the owner renews", changed),
+        "withdraw.jws": passes(change("withdraw", {"uuid": UUID}, "withdraw-0001"), "T39: the owner withdraws", changed),
+        "locate.jws": passes(
+            envelope("locate", {}, ALICE, iss=ALICE_NAME, aud="tdn:nodes", jti="locate-0001"), "T12: to all nodes", "locate"
+        ),
+        "discover.jws": passes(
+            envelope(
+                "discover",
+                {"language": "string", "query": "weather", "limit": 100},
+                ALICE,
+                iss=ALICE_NAME,
+                aud="node:n1",
+                jti="discover-0001",
+            ),
+            "T13: a question to one node",
+            "question",
+        ),
+        "show.jws": passes(
+            envelope("show", {"uuid": UUID}, ALICE, iss=ALICE_NAME, aud="node:n1", jti="show-0001"), "one topic", "question"
+        ),
+        "lookup.jws": passes(
+            envelope("lookup", {"principal": "entity:bob"}, ALICE, iss=ALICE_NAME, aud="node:n1", jti="lookup-0001"),
+            "somebody's certificate",
+            "question",
+        ),
+        "hello_of_newcomer.jws": passes(hello(CAROL, "carol"), "first contact, with its chain", changed),
+        "create_own_uuid.jws": fails(
+            create("create-0002", create_body(uuid=UUID)),
+            "T4: brings its own UUID",
+            asked,
+            "MalformedMessage",
+            "cannot bring its own UUID",
+        ),
+        "create_own_uuid_in_synopsis.jws": fails(
+            create("create-0003", create_body(synopsis={"type": "tags", "placeholder": f"topic={{uuid}},was={UUID}"})),
+            "T4: brings a UUID in its placeholder",
+            asked,
+            "MalformedMessage",
+            "cannot bring a UUID of its own",
+        ),
+        "create_claims_other_creator.jws": fails(
+            create("create-0004", create_body(creator="bob")),
+            "T1: claims to be somebody else",
+            asked,
+            "TrustError",
+            "its certificate says 'alice'",
+        ),
+        "create_claims_other_institution.jws": fails(
+            create("create-0005", create_body(institution="Elsewhere")),
+            "T1: claims another institution",
+            asked,
+            "TrustError",
+            "its certificate says 'Example'",
+        ),
+        "create_relabelled_as_advertise.jws": fails(
+            relabelled(create("create-0006", aud=TO_NETWORK), "advertise"),
+            "T19: the header's kind changed after signing",
+            changed,
+            "TrustError",
+            "the signature does not hold",
+        ),
+        "create_presented_as_advertise.jws": fails(
+            change("advertise", create_body(), "create-0007"),
+            "T19: the body of a create, signed as an advertise",
+            changed,
+            "MalformedMessage",
+            "advertise",
+        ),
+        "create_sent_as_change.jws": fails(
+            create("create-0008", aud=TO_NETWORK), "T19: a question sent as a change", changed, "TrustError", "is not a change"
+        ),
+        "reply_as_request.jws": fails(
+            change("decided", {}, "decided-0001"), "T19: a reply sent as a change", changed, "TrustError", "is not a change"
+        ),
+        "record_as_request.jws": fails(
+            record("tick", None), "T19: a record sent as a change", changed, "MalformedMessage", "envelope"
+        ),
+        "request_to_other_node.jws": fails(
+            create("create-0009", aud="node:n2"), "T19: addressed to node n2", asked, "TrustError", "addressed to somebody else"
+        ),
+        "request_to_other_network.jws": fails(
+            change("renew", renewal, "renew-0002", aud=f"tdn:network:{'0' * 64}"),
+            "T19: addressed to another network",
+            changed,
+            "TrustError",
+            "addressed to somebody else",
+        ),
+        "request_replayed.jws": fails(
+            create("create-0010"), "T19: sent twice", asked, "TrustError", "was received before", times=2
+        ),
+        "request_expired.jws": fails(
+            create("create-0011", iat=NOW - 600), "T19: its minute is over", asked, "TrustError", "has expired"
+        ),
+        "request_from_the_future.jws": fails(
+            create("create-0012", iat=NOW + 600), "T19: dated ten minutes ahead", asked, "TrustError", "dated in the future"
+        ),
+        "request_lives_too_long.jws": fails(
+            create("create-0013", life=86400), "T19: a question that wants to live a day", asked, "TrustError", "live longer"
+        ),
+        "request_time_beyond_calendar.jws": fails(
+            create("create-0014", claims={"exp": 10**17}), "ends in the year three billion", asked, "MalformedMessage", "exp"
+        ),
+        "request_with_swapped_tail.jws": fails(
+            head + b"~" + advert(uuid=OTHER_UUID, synopsis={**synopsis("string", "{uuid}"), "value": OTHER_UUID}),
+            "T19: another advertisement after the same signature",
+            changed,
+            "TrustError",
+            "not what was signed",
+        ),
+        "request_with_tail_cut_off.jws": fails(
+            head, "T19: its advertisement cut off", changed, "TrustError", "not what was signed"
+        ),
+        "request_with_added_tail.jws": fails(
+            change("renew", renewal, "renew-0003") + b"~more",
+            "T19: something added",
+            changed,
+            "TrustError",
+            "not what was signed",
+        ),
+        "request_signed_by_stranger.jws": fails(
+            create("create-0015", sender=CAROL, iss=name_of(CAROL, "entity", "carol")),
+            "T19: a certificate that the log does not hold",
+            asked,
+            "TrustError",
+            "not known to the network",
+        ),
+        "request_iss_differs.jws": fails(
+            create("create-0016", iss=name_of(BOB, "entity", "bob")),
+            "T19: names another sender than it was signed by",
+            asked,
+            "TrustError",
+            "names another sender",
+        ),
+        "request_thumbprint_of_other.jws": fails(
+            create("create-0017", sender=BOB, header={"x5t#S256": digest(ALICE.chain[0])}),
+            "T19: bob signs, and points to alice's certificate",
+            asked,
+            "TrustError",
+            "the signature does not hold",
+        ),
+        "request_unknown_version.jws": fails(
+            create("create-0018", claims={"v": 9}), "version 9", asked, "MalformedMessage", "schema version 9 is unknown"
+        ),
+        "request_unknown_kind.jws": fails(
+            change("destroy", {}, "destroy-0001"), "a kind that there is not", changed, "MalformedMessage", "'destroy' is unknown"
+        ),
+        "request_alg_none.jws": fails(
+            create("create-0019", header={"alg": "none"}), "no algorithm", asked, "TrustError", "algorithm 'none' is refused"
+        ),
+        "request_key_in_header.jws": fails(
+            create("create-0020", header={"jwk": jwk(BOB.key)}),
+            "its own key",
+            asked,
+            "TrustError",
+            "header member 'jwk' is refused",
+        ),
+        "request_duplicate_key.jws": fails(
+            create_text("create-0021", b'{"creator":"alice","creator":"bob"}'),
+            "two creators",
+            asked,
+            "MalformedMessage",
+            "stands twice",
+        ),
+        "create_huge_number.jws": fails(
+            create_text("create-0022", huge.replace(b'{"x":0}', b'{"x":' + b"9" * 400 + b"}")),
+            "T2: a float of four hundred digits",
+            asked,
+            "MalformedMessage",
+            "is not of type float",
+        ),
+        "create_infinite_number.jws": fails(
+            create_text("create-0023", huge.replace(b'{"x":0}', b'{"x":1e999}')),
+            "a number that becomes infinite where it is read",
+            asked,
+            "MalformedMessage",
+            "1e999",
+        ),
+        "create_synopsis_does_not_fit.jws": fails(
+            create("create-0024", create_body(synopsis={"type": "properties", "placeholder": "topic={uuid}"})),
+            "T3: tags where properties were announced",
+            asked,
+            "MalformedMessage",
+            "does not fit the type properties",
+        ),
+        "create_xml_with_doctype.jws": fails(
+            create(
+                "create-0025",
+                create_body(
+                    descriptor={"kind": "xml", "xml": '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>'}
+                ),
+            ),
+            "T2: XML that would read a file",
+            asked,
+            "MalformedMessage",
+            "DOCTYPE",
+        ),
+    }
+
+
+def log() -> list[tuple[str, bytes, dict[str, str]]]:
+    """A log from its genesis on, with what becomes of each record; last a topic's whole life."""
+    renewal = {"uuid": UUID, "lifetime_seconds": 3600}
+    accepted = {"status": "accepted"}
+    return [
+        ("log_01_garbage.jws", b"garbage", {"status": "void"}),
+        ("log_02_genesis.jws", record("genesis", GENESIS), accepted),
+        (
+            "log_03_enrol_n1.jws",
+            record("enrol", by_operator("enrol", {"chain": [b64(der) for der in NODE.chain]}, "enrol-n1")),
+            accepted,
+        ),
+        (
+            "log_04_enrol_n2.jws",
+            record("enrol", by_operator("enrol", {"chain": [b64(der) for der in NODE_2.chain]}, "enrol-n2"), NODE_2, "n2"),
+            accepted,
+        ),
+        ("log_05_hello_alice.jws", record("hello", hello(ALICE, "alice")), accepted),
+        ("log_06_hello_bob.jws", record("hello", hello(BOB, "bob")), accepted),
+        ("log_07_tick.jws", record("tick", None), accepted),
+        (
+            "log_08_advertise_by_other.jws",
+            record(
+                "advertise",
+                change("advertise", {"uuid": UUID}, "advertise-bob", sender=BOB, iss=name_of(BOB, "entity", "bob"), tail=VALID),
+            ),
+            {"status": "refused", "message": "only its creator"},
+        ),
+        ("log_09_advertise.jws", record("advertise", change("advertise", {"uuid": UUID}, "advertise-ok", tail=VALID)), accepted),
+        (
+            "log_10_signed_by_entity.jws",
+            record("tick", None, ALICE, "alice"),
+            {"status": "void", "message": "not appended by the node"},
+        ),
+        ("log_11_renew.jws", record("renew", change("renew", renewal, "renew-ok"), NODE_2, "n2"), accepted),
+        ("log_12_withdraw.jws", record("withdraw", change("withdraw", {"uuid": UUID}, "withdraw-ok")), accepted),
+        (
+            "log_13_advertise_again.jws",
+            record("advertise", change("advertise", {"uuid": UUID}, "advertise-again", tail=VALID)),
+            {"status": "refused", "message": "a UUID never comes back"},
+        ),
+        (
+            "log_14_revoke_n2.jws",
+            record(
+                "revoke",
+                by_operator("revoke", {"principal": "node:n2", "issued_until": rfc3339(T0), "keys": []}, "revoke-n2"),
+            ),
+            accepted,
+        ),
+        ("log_15_tick_of_revoked.jws", record("tick", None, NODE_2, "n2"), {"status": "void", "message": "was revoked"}),
+    ]
+
+
+def build(folder: Path) -> None:
+    """Write every sample and the index into a folder."""
+    samples = {**advertisements(), **other_statements(), **requests()}
+    records = log()
+    index = {
+        "about": "Signed samples with one flaw each, built by build.py; verified with roots.pem, at `now`.",
+        "now": rfc3339(T0),
+        "network": NETWORK,
+        "log": [{"file": name, **expected} for name, _, expected in records],
+        "samples": [{"file": name, **expected} for name, (_, expected) in samples.items()],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    files: Sequence[tuple[str, bytes]] = [
+        *((name, content) for name, (content, _) in samples.items()),
+        *((name, content) for name, content, _ in records),
+        ("genesis.jws", GENESIS),
+        ("roots.pem", PKI.root.certificate.public_bytes(serialization.Encoding.PEM)),
+        ("vectors.json", json.dumps(index, indent=1, ensure_ascii=False).encode() + b"\n"),
+    ]
+    for name, content in files:
+        (folder / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    build(HERE)
+    print(f"{len(list(HERE.glob('*.jws')))} samples in {HERE.name}/")
