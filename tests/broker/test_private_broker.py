@@ -53,13 +53,9 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         leaf = _certificate(name, key, self._name, self._key, alternatives=alternatives)
         chain_path, key_path = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        chain_path.write_bytes(
-            b"".join(c.public_bytes(serialization.Encoding.PEM) for c in (leaf, self._certificate))
-        )
+        chain_path.write_bytes(b"".join(c.public_bytes(serialization.Encoding.PEM) for c in (leaf, self._certificate)))
         key_path.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         )
         return BrokerTls(self.root, chain_path, key_path)
 
