@@ -50,6 +50,8 @@ def apply(state: State, record: LogRecord) -> Outcome:
         kind, at = payload["kind"], parse_time(payload["at"])
         if payload["node"] != appender.name.id or appender.name.role is not Role.NODE:
             raise TrustError("the record was not appended by the node that it names")
+        # A connection outlives its certificate; a signature does not.
+        appender.require_valid_at(at)
         if kind == "tick":
             return Outcome("accepted", kind, clock.tick(state, appender.name, at, record.seq))
         if message.tail is None:
@@ -148,7 +150,8 @@ def _newcomer(state: State, message: signing.Unverified) -> Identity | None:
         payload = jsontext.parse(signing.decode_segment(message.payload_segment))
         at = parse_time(payload["at"])
         statement = envelope.authenticate(message.tail, lambda header: principals.known(state, header))
-        if statement.kind != "enrol":
+        # The statement lets it append its enrolment and nothing else, such as a tick.
+        if statement.kind != "enrol" or payload["kind"] != "enrol":
             return None
         identity = principals.identify(state, statement.body["chain"], at)
         principals.admit(state, identity, at, roles=principals.ENROLLED)

@@ -95,7 +95,9 @@ def admit(state: State, identity: Identity, at: datetime, *, roles: frozenset[Ro
     if identity.issued <= parse_time(present["issued"]):
         raise TrustError(f"the certificate of {name.principal} is not later than its current one")
     rotated = present["key"] not in ("", name.key_hash)
-    superseded = [*present["superseded"], present["key"]] if rotated else list(present["superseded"])
+    ended = [*present["superseded"], present["key"]] if rotated else present["superseded"]
+    # A former key that was certified anew is current again.
+    superseded = [key for key in ended if key != name.key_hash]
     cut = (str(Name(name.role, name.id, present["key"])),) if rotated else ()
     kept = {"superseded": superseded, "revoked": present["revoked"], "issued_until": present["issued_until"]}
     certificate, principal = first_certificate(identity, at)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 # pytest imports tests by file (importlib mode), so helper modules need a place on the path.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from little_network import LittleNetwork  # noqa: E402  # found by the line above
+from little_network import LittleNetwork  # found by the line above
 
 # Shared machines stall; a deadline per example would measure the neighbours.
 settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
