@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import time
@@ -14,7 +13,7 @@ from typing import Any, Self
 
 from entity_client.discovery import Discovery
 from entity_client.objects import Decided, LocatedNode, Topic, read_topic
-from entity_client.session import Session
+from entity_client.session import Patience, Session
 from tdn.bus.address import load_connection
 from tdn.errors import Absent, NoNodeAnswered, TdnError, TrustError
 from tdn.protocol import names, synopsis
@@ -42,6 +41,8 @@ class EntityClient:
         self._session = session
         self.timeout = timeout
         self._identify = by_roots(session.credentials.roots)
+        #: The latest record of the log that we hold a receipt for. Nodes answer us from a view that has it.
+        self.seen = 0
         self._chosen: Identity | None = None
         self._recall()
 
@@ -70,28 +71,25 @@ class EntityClient:
         """The nodes that answer, as they answer (T12). Ends when none has answered for a while after the first."""
         await self._session.ready(self.timeout)
         started = time.perf_counter()
-        deadline = started + self.timeout
-        answers = self._session.ask("locate", {}, None, key=names.nodes_key(), timeout=self.timeout)
+        patience = Patience(self.timeout)
+        answers = self._session.ask("locate", {}, None, key=names.nodes_key(), patience=patience)
         seen: set[str] = set()
-        expected: set[str] = {""}
+        expected: set[str] = set()
         async with contextlib.aclosing(answers):
-            while not expected <= seen:
-                left = min(deadline, started + gather) - time.perf_counter() if seen else deadline - time.perf_counter()
-                try:
-                    reply = await asyncio.wait_for(anext(answers), max(0.0, left))
-                except (TimeoutError, StopAsyncIteration):
-                    break
-                elapsed = time.perf_counter() - started
-                if not seen:
-                    gather = max(gather, elapsed * 2)
+            async for reply in answers:
                 if reply.kind != "located" or reply.signer.name.id in seen or reply.body["network"] != self._session.network:
                     continue
+                elapsed = time.perf_counter() - started
+                if not seen:
+                    patience.shorten(max(gather, elapsed * 2))
                 seen.add(reply.signer.name.id)
-                # The first answer names the nodes that are about; when all of them have answered there is nothing to wait for.
-                expected = (expected - {""}) | set(reply.body["peers"])
+                # The answers name the nodes that are about; when all of them have answered there is nothing to wait for.
+                expected |= set(reply.body["peers"])
                 yield LocatedNode(
                     reply.signer.name.id, reply.signer.institution, elapsed * 1000, dict(reply.body["policy"]), reply.signer
                 )
+                if expected <= seen:
+                    break
         if not seen:
             raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
@@ -153,7 +151,7 @@ class EntityClient:
 
     async def show(self, uuid: str) -> Topic:
         """One topic, with its signed present status."""
-        reply = await self._ask_chosen("show", {"uuid": check_uuid(uuid)}, key=names.topics_key)
+        reply = await self._ask_chosen("show", {"uuid": check_uuid(uuid), "after": self.seen}, key=names.topics_key)
         topic = read_topic(reply.tail or b"", self._identify, self._session.network)
         if topic.uuid != uuid:
             raise TrustError("the node showed another topic than was asked for")
@@ -167,7 +165,7 @@ class EntityClient:
 
     async def lookup(self, principal: str) -> Identity:
         """The current certificate of an entity or a node, followed to our roots."""
-        reply = await self._ask_chosen("lookup", {"principal": principal}, key=names.topics_key)
+        reply = await self._ask_chosen("lookup", {"principal": principal, "after": self.seen}, key=names.topics_key)
         found = self._session.credentials.roots.identify(decode_chain(reply.body["chain"]), at=datetime.now(UTC))
         if found.name.principal != principal:
             raise TrustError("the node gave another principal's certificate")
@@ -193,8 +191,8 @@ class EntityClient:
         silent: set[str] = set()
         while (left := deadline - time.perf_counter()) > 0:
             node = await self._pick(node_id, silent)
-            patience = left if node_id else min(left, _ONE_NODE_SECONDS)
-            answers = self._session.ask(kind, body, node, key=key(node.name.id), timeout=patience)
+            patience = Patience(left if node_id else min(left, _ONE_NODE_SECONDS))
+            answers = self._session.ask(kind, body, node, key=key(node.name.id), patience=patience)
             async with contextlib.aclosing(answers):
                 async for reply in answers:
                     return reply
@@ -239,10 +237,13 @@ class EntityClient:
             or payload.get("uuid") != body.get("uuid")
         ):
             raise TrustError("the receipt is for something else than was asked")
+        self.seen = max(self.seen, payload["seq"])
         expires = parse_time(payload["expires"]) if "expires" in payload else None
         return Decided(kind, payload.get("uuid"), payload["seq"], expires, receipt.token)
 
     def _remember(self, node: Identity) -> None:
+        if self._chosen is not None and self._chosen.thumbprint == node.thumbprint:
+            return
         self._chosen = node
         memory = self._session.credentials.folder / "chosen-node.json"
         with contextlib.suppress(OSError):

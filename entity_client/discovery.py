@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from entity_client.objects import LocatedNode, Topic, read_topic
-from entity_client.session import Session
+from entity_client.session import Patience, Session
 from tdn.errors import NoNodeAnswered, TdnError
 from tdn.protocol import names
 from tdn.trust.statements import by_roots
@@ -32,7 +32,7 @@ class Discovery:
     ) -> None:
         self._client = client
         self._session = session
-        self._body: dict[str, Any] = {"limit": limit}
+        self._body: dict[str, Any] = {"limit": limit, "after": client.seen}
         if query is not None:
             self._body |= {"language": "string", "query": query}
         if cursor is not None:
@@ -93,9 +93,8 @@ class Discovery:
         identify = by_roots(self._session.credentials.roots)
         expected = 1
         try:
-            answers = self._session.ask(
-                "discover", self._body, node.identity, key=names.topics_key(node.id), timeout=self._client.timeout
-            )
+            patience = Patience(self._client.timeout)
+            answers = self._session.ask("discover", self._body, node.identity, key=names.topics_key(node.id), patience=patience)
             async with contextlib.aclosing(answers):
                 async for reply in answers:
                     if reply.kind != "discovered" or reply.body["page"] != expected:

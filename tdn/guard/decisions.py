@@ -64,8 +64,8 @@ def may_use(know: Knowledge, login: str, vhost: str, resource: str, name: str, p
     if resource == "exchange" and name == names.REQUESTS and permission == "write":
         return Decision(True, "anyone with a certificate may ask")
     if resource == "queue" and permission == "read" and names.owns_queue(who, name):
-        current = principals.is_current_login(know.state, who)
-        return Decision(current, "its own replies" if current else "its certificate is not in the log yet")
+        # Also before its certificate has reached this guard's view: the queue's name was sealed to its key by a node that has it.
+        return Decision(True, "its own replies")
     return Decision(False, f"{who.role} may not {permission} {resource} {name[:80]!r}")
 
 

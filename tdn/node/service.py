@@ -48,6 +48,9 @@ TICK_SECONDS = 5.0
 #: How long a reply counts. The asker is waiting for it now.
 _REPLY_LIFE = timedelta(minutes=2)
 
+#: How long a question waits for this node to have applied what its asker has already seen in the log.
+_READ_OWN_SECONDS = 3.0
+
 SERVES_EVERYONE = {"answers": ["*"], "stores": ["*"]}
 
 
@@ -342,6 +345,7 @@ class _Counter:
             self._send(question, delivery, "error", error.as_object())
             return
         try:
+            await node.replica.reached(question.body.get("after", 0), within_seconds=_READ_OWN_SECONDS)
             if question.kind == "discover":
                 # May take long, so not on the event loop: other askers do not notice.
                 answers = await asyncio.get_running_loop().run_in_executor(
@@ -394,7 +398,7 @@ class _Counter:
         )
         sealed = sealing.seal(raw, signer.public_key)
         if request.reply is not None:
-            self._answers.publish(names.REPLIES, names.reply_queue(signer.name, request.reply), sealed)
+            self._answers.publish(names.REPLIES, names.reply_queue(signer.name, request.reply), sealed, correlation=request.id)
         elif delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY):
             self._direct.send(delivery.reply_to, sealed)
 

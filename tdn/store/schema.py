@@ -43,6 +43,7 @@ MIGRATIONS: tuple[str, ...] = (
         folded TEXT NOT NULL           -- what plain strings are looked for in
     ) WITHOUT ROWID;
     CREATE INDEX topics_in_order ON topics (created, uuid) WHERE live = 1;
+    CREATE INDEX topics_by_end ON topics (expires) WHERE live = 1;    -- counting them reads no advertisement
     """,
 )
 

@@ -46,10 +46,12 @@ _COLUMNS = "uuid, created, expires, owner, seq, advertised, advertisement"
 
 
 class Reader(StoredFacts):
-    """Read-only questions about a view, from one thread at a time."""
+    """Read-only questions about a view, from one thread at a time. Cached only for a holder that tells it of every write."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False))
+    def __init__(self, path: Path, *, cached: bool = False) -> None:
+        super().__init__(
+            sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False), cached=cached
+        )
 
     def position(self) -> Position:
         return Position(*self._db.execute("SELECT seq, offset, head FROM position").fetchone())

@@ -22,9 +22,6 @@ from tdn.store import schema
 from tdn.store.facts import StoredFacts
 from tdn.trust import signing
 
-#: Facts kept in memory. The hot ones (network, principals, certificates) are read for every record.
-_CACHED_FACTS = 20_000
-
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -40,21 +37,11 @@ class View(StoredFacts):
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         # Autocommit in sqlite3's sense: transactions are ours, explicit.
-        super().__init__(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
+        super().__init__(sqlite3.connect(path, isolation_level=None, check_same_thread=False), cached=True)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         schema.migrate(self._db)
-        self._cache: dict[tuple[str, str], Fact | None] = {}
         self.position = self._read_position()
-
-    def get(self, space: str, key: str) -> Fact | None:
-        if (space, key) in self._cache:
-            return self._cache[space, key]
-        fact = super().get(space, key)
-        if len(self._cache) >= _CACHED_FACTS:
-            self._cache.clear()
-        self._cache[space, key] = fact
-        return fact
 
     def apply_all(self, records: Sequence[tuple[int, bytes]]) -> list[tuple[LogRecord, Outcome]]:
         """Apply (offset, bytes) pairs in order and commit once. On any failure nothing of it happened."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -96,7 +98,7 @@ def split(message: bytes) -> Unverified:
 
 def verify(message: Unverified, key: EllipticCurvePublicKey) -> dict[str, Any]:
     """The payload, once the signature over the received bytes holds and the tail is the one that was signed."""
-    if not _ES256.verify(message.signed, key, message.signature):
+    if not _holds(message.signed, message.signature, key):
         raise TrustError("the signature does not hold")
     payload = jsontext.parse(decode_segment(message.payload_segment))
     if not isinstance(payload, dict):
@@ -106,6 +108,25 @@ def verify(message: Unverified, key: EllipticCurvePublicKey) -> dict[str, Any]:
     if named != found:
         raise TrustError("what follows the signed message is not what was signed")
     return payload
+
+
+#: Signatures that held, with what they are over and whose key it was. A node checks a request when it admits it and again when it
+#: applies it; the answer for the same bytes and the same key is the same.
+_held: OrderedDict[bytes, tuple[bytes, EllipticCurvePublicKey]] = OrderedDict()
+_MAX_HELD = 2048
+
+
+def _holds(signed: bytes, signature: bytes, key: EllipticCurvePublicKey) -> bool:
+    before = _held.get(signature)
+    if before is not None and before[1] is key and before[0] == signed:
+        return True
+    if not _ES256.verify(signed, key, signature):
+        return False
+    _held[signature] = (signed, key)
+    if len(_held) > _MAX_HELD:
+        with contextlib.suppress(KeyError):
+            _held.popitem(last=False)
+    return True
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,41 @@
+"""`python -m bench [creation|throughput|replay …]`: all of them, or those named, on a private network of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import creation, replay, throughput
+from tdn.local.home import Home
+from tdn.local.network import Network
+
+BENCHMARKS = {"creation": creation.measure, "throughput": throughput.measure, "replay": replay.measure}
+
+
+def main() -> int:
+    wanted = sys.argv[1:] or list(BENCHMARKS)
+    if unknown := [name for name in wanted if name not in BENCHMARKS]:
+        print(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    print(f"{os.cpu_count()} cores, Python {platform.python_version()}; figures from shared machines: read the ratios")
+    folder = Path(tempfile.mkdtemp(prefix="tdn-bench-"))
+    try:
+        for name in wanted:
+            network = Network(Home(folder / name))
+            network.up()
+            try:
+                asyncio.run(BENCHMARKS[name](network.home))
+            finally:
+                network.down()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

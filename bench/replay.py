@@ -1,0 +1,2 @@
+async def measure(home):
+    pass
