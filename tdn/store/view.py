@@ -62,8 +62,11 @@ class View(StoredFacts):
             self._db.execute("UPDATE position SET seq = ?, offset = ?, head = ?", (position.seq, position.offset, position.head))
             self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            # First of all, and whatever follows: a full disk makes SQLite end the transaction itself, and facts that were never
+            # committed must not be what the next record is judged by.
             self._cache.clear()
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             raise
         self.position = position
         return decided
