@@ -39,9 +39,7 @@ def is_there(pid: int) -> bool:
 
 def test_output_environment_and_session(tmp_path: Path) -> None:
     process = DetachedProcess(tmp_path / "run", "one")
-    pid = shell(
-        process, 'echo "mark $MARK home ${HOME:-none}"; echo bad >&2; read line || echo no input; sleep 60'
-    )
+    pid = shell(process, 'echo "mark $MARK home ${HOME:-none}"; echo bad >&2; read line || echo no input; sleep 60')
     try:
         wait_for(lambda: "no input" in process.tail())
         assert process.tail() == "mark ours home none\nbad\nno input"
@@ -81,9 +79,7 @@ def test_stopping_what_an_earlier_command_started(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from tdn.local.processes import DetachedProcess;"
         "print(DetachedProcess(Path(sys.argv[1]), 'one').spawn(['/bin/sleep', '60'], env={}))"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], check=True, capture_output=True, text=True
-    )
+    told = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, capture_output=True, text=True)
     process = DetachedProcess(tmp_path, "one")
     assert process.pid == int(told.stdout)
     process.stop()
@@ -94,9 +90,7 @@ def test_stopping_what_an_earlier_command_started(tmp_path: Path) -> None:
 def test_one_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
     process = DetachedProcess(tmp_path, "stubborn")
     # The second child leaves the session, as what Erlang starts does.
-    pid = shell(
-        process, "trap '' TERM; sleep 60 & echo $!; setsid sleep 60 & echo $!; echo ready; wait; sleep 60"
-    )
+    pid = shell(process, "trap '' TERM; sleep 60 & echo $!; setsid sleep 60 & echo $!; echo ready; wait; sleep 60")
     wait_for(lambda: process.tail().endswith("ready"))
     children = [int(line) for line in process.tail().splitlines()[:2]]
     assert all(map(is_there, children))
@@ -127,9 +121,7 @@ def test_a_recycled_pid_is_neither_ours_nor_killed(tmp_path: Path) -> None:
     with subprocess.Popen(["/bin/sleep", "60"]) as stranger:
         try:
             for started in ("12345@another-boot", ""):
-                process.pid_path.write_text(
-                    json.dumps({"pid": stranger.pid, "started": started, "log_offset": 0})
-                )
+                process.pid_path.write_text(json.dumps({"pid": stranger.pid, "started": started, "log_offset": 0}))
                 assert not process.alive()
                 process.stop()
                 process.kill_hard()

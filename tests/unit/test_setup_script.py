@@ -83,9 +83,7 @@ def test_names_a_java_that_the_system_offers(bare: Path, offered: str, named: st
     assert run(bare, "system", TDN_NO_INSTALL="1").stderr == expected(f"rabbitmq-server {named}")
 
 
-@pytest.mark.parametrize(
-    ("version", "enough"), [("1.8.0_392", False), ("11.0.2", False), ("17.0.15", True), ("21", True)]
-)
+@pytest.mark.parametrize(("version", "enough"), [("1.8.0_392", False), ("11.0.2", False), ("17.0.15", True), ("21", True)])
 def test_java_must_be_17_or_newer(bare: Path, version: str, enough: bool) -> None:
     java(bare, version)
     result = run(bare, "system", TDN_NO_INSTALL="1", TDN_RABBITMQ_SERVER="/opt/ours/rabbitmq-server")
@@ -112,8 +110,7 @@ def test_python_must_be_there_and_new_enough(bare: Path) -> None:
     result = run(bare, "venv", TDN_NO_INSTALL="1")
     assert result.returncode == 1
     assert result.stderr == (
-        "setup: error: Python 3.11 or newer is needed and none was found "
-        "(tried: python3.13 python3.12 python3.11 python3)\n"
+        "setup: error: Python 3.11 or newer is needed and none was found (tried: python3.13 python3.12 python3.11 python3)\n"
     )
 
 

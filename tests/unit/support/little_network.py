@@ -137,7 +137,7 @@ class LittleNetwork:
     def hello(self, who: Credentials, **choices: Any) -> bytes:
         return self.request("hello", {}, who, with_chain=True, **choices)
 
-    def create(self, creator: Credentials, *, lifetime: timedelta = HOUR, at: datetime = T0, **body: Any) -> bytes:
+    def create(self, creator: Credentials, /, *, lifetime: timedelta = HOUR, at: datetime = T0, **body: Any) -> bytes:
         asked = {
             "creator": creator.identity.name.id,
             "institution": creator.identity.institution,
@@ -151,6 +151,7 @@ class LittleNetwork:
     def mint(
         self,
         creator: Credentials,
+        /,
         *,
         uuid: str | None = None,
         node: Credentials | None = None,
