@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -15,7 +16,7 @@ from entity_client.discovery import Discovery
 from entity_client.objects import Decided, LocatedNode, Topic, read_topic
 from entity_client.session import Patience, Session
 from tdn.bus.address import load_connection
-from tdn.errors import Absent, NoNodeAnswered, TdnError, TrustError
+from tdn.errors import Absent, BrokerUnavailable, NoNodeAnswered, TdnError, TrustError
 from tdn.protocol import names, synopsis
 from tdn.protocol.names import Role, check_uuid
 from tdn.protocol.times import parse_time
@@ -28,6 +29,8 @@ from tdn.trust.statements import by_roots
 GATHER_SECONDS = 0.4
 #: How long one node may take before another is asked.
 _ONE_NODE_SECONDS = 3.0
+#: Between two tries when the broker went away.
+_AGAIN_SECONDS = 0.3
 
 Descriptor = Mapping[str, Any]
 #: Chooses among the nodes that answered, in the order of their answers (T12).
@@ -190,12 +193,28 @@ class EntityClient:
         deadline = time.perf_counter() + self.timeout
         silent: set[str] = set()
         while (left := deadline - time.perf_counter()) > 0:
-            node = await self._pick(node_id, silent)
-            patience = Patience(left if node_id else min(left, _ONE_NODE_SECONDS))
-            answers = self._session.ask(kind, body, node, key=key(node.name.id), patience=patience)
-            async with contextlib.aclosing(answers):
-                async for reply in answers:
-                    return reply
+            try:
+                # First, and with all the time there is: a node's own few seconds are for its answer.
+                await self._session.ready(left)
+                node = await self._pick(node_id, silent)
+                patience = Patience(left if node_id else min(left, _ONE_NODE_SECONDS))
+                answers = self._session.ask(kind, body, node, key=key(node.name.id), patience=patience)
+                async with contextlib.aclosing(answers):
+                    async for reply in answers:
+                        return reply
+            except BrokerUnavailable:
+                # A question has no effect: it is asked again, over a new connection (T22).
+                if deadline - time.perf_counter() <= _AGAIN_SECONDS:
+                    raise
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            except NoNodeAnswered:
+                # Every node that is there was silent once, as after a broker's restart: all of them are asked again.
+                if not silent or node_id or deadline - time.perf_counter() <= _AGAIN_SECONDS:
+                    raise
+                silent.clear()
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
             silent.add(node.name.id)
             self._chosen = None
         raise NoNodeAnswered(f"node {node_id} did not answer" if node_id else "no node answered; is one running? (`tdn status`)")

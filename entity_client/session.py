@@ -15,7 +15,7 @@ from typing import Any
 
 from tdn.bus.address import ConnectionSettings
 from tdn.bus.connection import Channel, Connection, Delivery
-from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError, TrustError, from_object
+from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, TdnError, TrustError, from_object
 from tdn.protocol import names
 from tdn.protocol.names import Role
 from tdn.trust import envelope, sealing, signing
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 _QUESTION_LIFE = timedelta(seconds=60)
 #: How long one attempt waits before the same message is sent again.
 _ATTEMPT_SECONDS = 3.0
+#: After a broker has come back, its guard lets entities in again once it has caught up with the log. Who was in before waits so long.
+_READMISSION_SECONDS = 8.0
 
 
 class Patience:
@@ -57,6 +59,7 @@ class Session:
         self._connection: Connection | None = None
         self._requests: Channel | None = None
         self._session: str | None = None
+        self._welcomed = False
         self._lock = asyncio.Lock()
 
     async def close(self) -> None:
@@ -189,11 +192,18 @@ class Session:
     async def _ensure(self, deadline: float) -> None:
         """A connection with a reply queue: the present one, or a new one."""
         async with self._lock:
+            readmission = min(deadline, _now() + _READMISSION_SECONDS)
             while self._session is None or self._connection is None or self._connection.closed.done():
                 try:
                     await self._connect(deadline)
+                    self._welcomed = True
                 except BrokerUnavailable:
                     if _now() >= deadline:
+                        raise
+                    readmission = min(deadline, _now() + _READMISSION_SECONDS)
+                    await asyncio.sleep(0.3)
+                except LoginRefused:
+                    if not self._welcomed or _now() >= readmission:
                         raise
                     await asyncio.sleep(0.3)
 

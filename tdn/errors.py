@@ -5,6 +5,7 @@
       BrokerUnavailable   could not reach or use RabbitMQ
       NoNodeAnswered      nobody answered in time
       TrustError          a signature, chain, audience or lifetime is wrong
+        LoginRefused      the broker's guard does not let this key in, or not yet
       Refused             policy or a limit said no (carries which, when the asker may know)
       Absent              there is no such thing, or the asker may not know of it
       MalformedMessage    bytes do not fit the schema (keeps a bounded copy)
@@ -59,6 +60,10 @@ class NoNodeAnswered(TdnError):
 class TrustError(TdnError):
     word = "trust"
     exit_code = 4
+
+
+class LoginRefused(TrustError):
+    pass
 
 
 class Refused(TdnError):

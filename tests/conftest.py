@@ -5,6 +5,7 @@ Starting a network takes several seconds, so both are started once, when first n
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ from tests.live import TICK_SECONDS, LiveNetwork, RawEntity
 
 # Before any node is started: it inherits our environment.
 os.environ.setdefault("TDN_TICK_SECONDS", TICK_SECONDS)
+
+# It logs a page for every connection that a test breaks on purpose.
+logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 Connect = Callable[..., Awaitable[EntityClient]]
 

@@ -17,7 +17,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.credentials import ExternalCredentials
 
-from tdn.errors import BrokerUnavailable, Refused, TdnError, TrustError
+from tdn.errors import BrokerUnavailable, LoginRefused, Refused, TdnError, TrustError
 from tdn.trust.credentials import Credentials
 
 #: Seconds between heartbeats. A dead peer is noticed within two of them.
@@ -54,12 +54,16 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
     if isinstance(error, AMQPConnectorException | foreign.AMQPConnectionError) and (inner := _inside(error)) is not None:
         return translate(inner, who=who)
     if isinstance(error, foreign.ProbableAuthenticationError | foreign.ProbableAccessDeniedError | foreign.AuthenticationError):
-        return TrustError(
+        return LoginRefused(
             f"the broker refused the login of {who}: its key is revoked or superseded, or the guard does not answer"
         )
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError) and not _is_end(error):
         return TrustError(f"TLS with the broker failed: {error.reason or error}")
-    if isinstance(error, foreign.IncompatibleProtocolError | foreign.StreamLostError) and "ssl" in str(error).lower():
+    if (
+        isinstance(error, foreign.IncompatibleProtocolError | foreign.StreamLostError)
+        and "ssl" in str(error).lower()
+        and not _is_end(error)
+    ):
         # Under TLS 1.3 a refused client certificate shows only at the first read after the handshake.
         return TrustError(f"the broker refused the certificate of {who}: {error}")
     if isinstance(error, foreign.ChannelClosedByBroker | foreign.ConnectionClosedByBroker):
@@ -67,6 +71,11 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
             return Refused("the broker refused it", detail={"broker": error.reply_text[:300]})
         return BrokerUnavailable(f"the broker closed the channel: {error.reply_code} {error.reply_text[:300]}")
     return BrokerUnavailable(f"the broker is not reachable: {error or type(error).__name__}")
+
+
+def _is_end(error: BaseException) -> bool:
+    """Whether TLS only saw the other side go, as a killed broker does. A refusal comes as an alert."""
+    return isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "EOF" in str(error)
 
 
 def _inside(error: BaseException) -> BaseException | None:

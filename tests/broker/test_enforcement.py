@@ -316,7 +316,7 @@ async def test_rotation(live: LiveNetwork, connect: Connect, entity: Path, tmp_p
 async def test_revocation_of_an_entity(live: LiveNetwork, connect: Connect, entity: Path) -> None:
     """T19, T21: in the log, at the broker, on open connections, and for what it signed before and sends now."""
     other = await connect(live)
-    client = await connect(live, entity)
+    client = await connect(live, entity, timeout=4)
     kept = await client.create(path("stays"))
     minted = await client.create(path("never"), advertise=False)
     open_connection = live.amqp(entity)
