@@ -140,8 +140,15 @@ async def _respond(folder: Path, store: Path, sizes: Sizes, ready: Event) -> Non
     db.executescript(
         "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE records (seq INTEGER PRIMARY KEY, raw BLOB);"
     )
-    appended: asyncio.Queue[None] = asyncio.Queue()
-    await call(log.confirm_delivery, lambda frame: appended.put_nowait(None))
+    appended: dict[int, asyncio.Future[None]] = {}
+    published = 0
+
+    def confirmed(frame: Any) -> None:
+        last = frame.method.delivery_tag
+        for tag in [tag for tag in appended if tag <= last] if frame.method.multiple else [last]:
+            appended.pop(tag).set_result(None)
+
+    await call(log.confirm_delivery, confirmed)
     transient = pika.BasicProperties(delivery_mode=1)
 
     def question(_: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -162,8 +169,12 @@ async def _respond(folder: Path, store: Path, sizes: Sizes, ready: Event) -> Non
     async def decide(tag: int) -> None:
         crypto.verify(sizes.advertise)
         crypto.sign(sizes.record)
+        nonlocal published
+        published += 1
+        appended[published] = asyncio.get_running_loop().create_future()
+        waiting = appended[published]
         log.basic_publish("", LOG, b"x" * sizes.record, pika.BasicProperties(delivery_mode=2))
-        await appended.get()
+        await waiting
         crypto.verify(sizes.record)  # what a node must check of a record: the appender, the request, the advertisement
         crypto.verify(sizes.advertise)
         crypto.verify(sizes.created)

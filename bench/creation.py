@@ -71,9 +71,12 @@ async def _record_size(home: Home) -> int:
     """Size of the record that it became, from the store of a node, once that node has applied it."""
     reader = Reader(home.credentials(Role.NODE, "n1") / "store.sqlite")
     try:
-        while (row := reader._db.execute("SELECT length(raw) FROM records WHERE kind = 'advertise'").fetchone()) is None:
-            await asyncio.sleep(0.05)  # noqa: ASYNC110 - another process writes it
-        return int(row[0])
+        for _ in range(200):
+            row = reader._db.execute("SELECT length(raw) FROM records WHERE kind = 'advertise'").fetchone()
+            if row is not None:
+                return int(row[0])
+            await asyncio.sleep(0.05)
+        raise RuntimeError("the record of a decided creation is not in the store")
     finally:
         reader.close()
 

@@ -138,11 +138,10 @@ class EntityClient:
         return Topic(topic.advertisement, topic.owner, topic.expires, receipt=decided.receipt)
 
     async def advertise(self, advertisement: str) -> Decided:
-        """Make a created topic known to all. Repeating it is harmless and gives the same receipt."""
+        """Make a created topic known to all. Repeating it is harmless, and gives a receipt again."""
         token = advertisement.strip().encode()
         verified = statements.read_advertisement(token, self._identify)
-        # The same advertisement, the same request: whoever repeats the command asks for the outcome.
-        return await self._change("advertise", {"uuid": verified.uuid}, message_id=f"adv-{verified.digest}", tail=token)
+        return await self._change("advertise", {"uuid": verified.uuid}, tail=token)
 
     async def renew(self, uuid: str, lifetime: timedelta) -> Decided:
         """A new lifetime from now on, for a topic of one's own (T39)."""
@@ -150,7 +149,7 @@ class EntityClient:
 
     async def withdraw(self, uuid: str) -> Decided:
         """The end of a topic of one's own, for ever (T39)."""
-        return await self._change("withdraw", {"uuid": check_uuid(uuid)}, message_id=f"wdr-{uuid}")
+        return await self._change("withdraw", {"uuid": check_uuid(uuid)})
 
     async def show(self, uuid: str) -> Topic:
         """One topic, with its signed present status."""
@@ -239,12 +238,8 @@ class EntityClient:
             )
         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
-    async def _change(
-        self, kind: str, body: Mapping[str, Any], *, message_id: str | None = None, tail: bytes | None = None
-    ) -> Decided:
-        reply = await self._session.change(
-            kind, body, message_id=message_id or envelope.new_id(), tail=tail, timeout=self.timeout
-        )
+    async def _change(self, kind: str, body: Mapping[str, Any], *, tail: bytes | None = None) -> Decided:
+        reply = await self._session.change(kind, body, message_id=envelope.new_id(), tail=tail, timeout=self.timeout)
         if reply.kind != "decided" or reply.tail is None:
             raise TrustError(f"a {reply.kind} is no answer to a change")
         receipt = statements.read(reply.tail, self._identify)

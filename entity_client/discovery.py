@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from entity_client.objects import LocatedNode, Topic, read_topic
 from entity_client.session import Patience, Session
 from tdn.errors import NoNodeAnswered, TdnError
 from tdn.protocol import names
+from tdn.protocol.times import format_time
 from tdn.trust.statements import by_roots
 
 if TYPE_CHECKING:
@@ -54,16 +55,19 @@ class Discovery:
         arrived: asyncio.Queue[Topic | None] = asyncio.Queue()
         errors: list[TdnError] = []
         feeding = asyncio.create_task(self._feed(arrived, errors))
-        seen: set[str] = set()
+        shown: dict[str, str] = {}
+        left_out: set[str] = set()
         try:
             while (topic := await arrived.get()) is not None:
-                if topic.uuid in seen:
+                if topic.uuid in shown:
                     continue
-                seen.add(topic.uuid)
+                if len(shown) == self._limit:
+                    left_out.add(_place(topic))
+                    continue
+                shown[topic.uuid] = _place(topic)
                 yield topic
-                if len(seen) == self._limit:
-                    break
             await feeding
+            self._mind(left_out, shown.values())
         finally:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
@@ -114,7 +118,19 @@ class Discovery:
             errors.append(error)
         self.silent.add(node.id)
 
+    def _mind(self, left_out: set[str], shown: Iterable[str]) -> None:
+        """A node that lags may have filled the answer with later topics: go on before the first that was left out."""
+        if left_out:
+            first = min(left_out)
+            before = max((place for place in shown if place < first), default=self._body.get("cursor"))
+            self.cursor = before if self.cursor is None or before is None else min(self.cursor, before)
+
     def _note_cursor(self, cursor: str | None) -> None:
         """Several nodes end in several places; going on from the earliest misses nothing."""
         if cursor is not None:
             self.cursor = cursor if self.cursor is None else min(self.cursor, cursor)
+
+
+def _place(topic: Topic) -> str:
+    """Where a topic stands in the order of answers, as cursors write it."""
+    return f"{format_time(topic.advertisement.created)}_{topic.uuid}"

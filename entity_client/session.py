@@ -15,8 +15,8 @@ from typing import Any
 
 from tdn.bus.address import ConnectionSettings
 from tdn.bus.connection import Channel, Connection, Delivery
-from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, TdnError, TrustError, from_object
-from tdn.protocol import names
+from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, TdnError, TrustError, UsageError, from_object
+from tdn.protocol import jsontext, names
 from tdn.protocol.names import Role
 from tdn.trust import envelope, sealing, signing
 from tdn.trust.certificates import Identity
@@ -88,6 +88,7 @@ class Session:
             message_id=(message_id := envelope.new_id()),
             reply=self._session,
         )
+        _require_size(raw)
         message = sealing.seal(raw, node.public_key) if node else raw
         async with self._expecting(message_id) as replies:
             # Not confirmed: the answer is the confirmation, and without one the question is asked again.
@@ -115,7 +116,7 @@ class Session:
     async def change(
         self, kind: str, body: Mapping[str, Any], *, message_id: str, tail: bytes | None = None, timeout: float
     ) -> Envelope:
-        """Put a change to the network until a node has decided it. The same bytes each time: a retry has no second effect."""
+        """Put a change to the network until a node has decided it. The same request id each time: a retry has no second effect."""
         deadline = _now() + timeout
         raw: bytes | None = None
         sent = False
@@ -159,6 +160,7 @@ class Session:
         )
 
     async def _post(self, raw: bytes, message_id: str) -> None:
+        _require_size(raw)
         if self._requests is None or self._requests.closed.done():
             raise BrokerUnavailable("the connection to the broker is gone")
         await self._requests.publish(
@@ -307,6 +309,14 @@ class Session:
     def remember(self, node: Identity) -> None:
         """A node that was verified before, in another session."""
         self._nodes[node.thumbprint] = node
+
+
+def _require_size(raw: bytes) -> None:
+    """Say here what a node would not read: a sealed request that is too long has no sender that it could tell."""
+    if len(raw) > jsontext.MAX_REQUEST_BYTES - 1024:
+        raise UsageError(
+            f"the request has {len(raw)} bytes, over the limit of {jsontext.MAX_REQUEST_BYTES}; shorten the descriptor"
+        )
 
 
 def _now() -> float:

@@ -205,6 +205,11 @@ class Channel:
     async def declare_queue(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         await self._call(self._raw.queue_declare, queue=name, durable=True, arguments=arguments or {})
 
+    async def count_messages(self, name: str) -> int:
+        """How many messages a queue or stream holds. Asked passively, which needs no permission."""
+        declared = await self._call(self._raw.queue_declare, queue=name, passive=True)
+        return int(declared.method.message_count)
+
     async def bind_queue(self, queue: str, exchange: str, key: str = "", arguments: dict[str, Any] | None = None) -> None:
         await self._call(self._raw.queue_bind, queue=queue, exchange=exchange, routing_key=key, arguments=arguments)
 

@@ -6,6 +6,7 @@ Streams want a prefetch and acknowledgements as credit; offsets have holes, so t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from tdn.bus.connection import Channel, Connection, Delivery
@@ -14,6 +15,9 @@ from tdn.protocol import names
 
 #: Messages in flight to a follower. 30,000 a second on replay; more only costs memory.
 _CREDIT = 1000
+#: How long the broker may take to give the end of a log that is not empty, and the rest of a chunk whose first record has come.
+_LAST_SECONDS = 20.0
+_CHUNK_SECONDS = 0.05
 
 
 class Appender:
@@ -77,20 +81,31 @@ class Follower:
         return self._arrived.qsize()
 
 
-async def last_offset(connection: Connection, *, within_seconds: float = 5.0) -> int:
-    """An offset at or near the end of the log: the start of its last chunk, or -1 for an empty log."""
-    channel = await connection.channel(prefetch=1)
-    found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+async def last_offset(connection: Connection) -> int:
+    """The offset of the log's last record, or of one very near it; -1 for an empty log.
 
-    def take(delivery: Delivery) -> None:
-        if not found.done():
-            found.set_result(int(delivery.headers["x-stream-offset"]))
-
-    tag = await channel.consume(names.LOG, take, arguments={"x-stream-offset": "last"})
+    The broker gives the start of the last chunk, and all of that chunk; what comes together with the first is counted. The channel is
+    closed with its consumer on it: cancelling first makes pika reject what is still arriving, and a stream answers that with 540.
+    """
+    channel = await connection.channel(prefetch=_CREDIT)
     try:
-        return await asyncio.wait_for(found, within_seconds)
-    except TimeoutError:
-        return -1
+        if await channel.count_messages(names.LOG) == 0:
+            return -1
+        latest = -1
+        arrived: asyncio.Queue[int] = asyncio.Queue()
+        await channel.consume(
+            names.LOG,
+            lambda delivery: arrived.put_nowait(int(delivery.headers["x-stream-offset"])),
+            arguments={"x-stream-offset": "last"},
+        )
+        async with asyncio.timeout(_LAST_SECONDS):
+            latest = await arrived.get()
+        with contextlib.suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(_CHUNK_SECONDS):
+                    latest = max(latest, await arrived.get())
+        return latest
+    except TimeoutError as error:
+        raise BrokerUnavailable("the broker does not say where the log ends") from error
     finally:
-        await channel.cancel(tag)
         await channel.close()

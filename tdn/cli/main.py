@@ -47,6 +47,8 @@ def build_parser() -> argparse.ArgumentParser:
     issue.add_argument("name", metavar="NAME")
     issue.add_argument("--institution", metavar="X", help="default: local, or what the present certificate says")
     issue.add_argument("--node", action="store_true", help="for a node instead of an entity")
+    issue.add_argument("--role", type=Role, choices=(Role.GUARD, Role.BROKER), help="for a guard, or for a RabbitMQ of your own")
+    issue.add_argument("--host", action="append", default=[], metavar="H", help="with --role: a name or address it is reached by")
     issue.add_argument("--lifetime", type=parse_duration, default=LEAF_LIFE, metavar="D", help="default: 365d")
     issue.set_defaults(perform=_issue)
     revoke = acts.add_parser("revoke", help="void every certificate of NAME until now, in the log and at the broker")
@@ -147,10 +149,16 @@ def _issue(arguments: argparse.Namespace) -> None:
     network = Network(_home(arguments), note)
     check_id(arguments.name)
     network.operator.found()
-    role = Role.NODE if arguments.node else Role.ENTITY
+    if arguments.role and arguments.node:
+        raise UsageError("--node and --role exclude each other")
+    if arguments.host and not arguments.role:
+        raise UsageError("--host goes with --role: only guards and brokers are connected to")
+    role = arguments.role or (Role.NODE if arguments.node else Role.ENTITY)
     again = (network.home.credentials(role, arguments.name) / "cert.pem").exists()
-    folder = network.operator.issue(role, arguments.name, institution=arguments.institution, lifetime=arguments.lifetime)
-    if role is Role.NODE and again:
+    folder = network.operator.issue(
+        role, arguments.name, institution=arguments.institution, lifetime=arguments.lifetime, hosts=arguments.host
+    )
+    if role in (Role.NODE, Role.GUARD) and again:
         network.restart(role, arguments.name)
     who = credentials.load(folder).identity
     if arguments.json:
@@ -178,6 +186,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
             network.process(role, arguments.name).stop()
         receipts = asyncio.run(network.operator.send_pending(timeout=arguments.timeout))
         result["receipt"] = receipts[-1] if receipts else None
+        network.await_cut(receipts, timeout=arguments.timeout)
         note(f"{role} {arguments.name} is revoked in the log; the guard refuses its keys and has ended its connections")
     else:
         note(f"{role} {arguments.name} is revoked; the network is not running, so the log learns it at the next `tdn up`")
@@ -222,6 +231,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         text = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
     except OSError as error:
         raise UsageError(f"{arguments.file} cannot be read: {error.strerror}") from error
+    if arguments.trust is None and not _home(arguments).exists:
+        raise UsageError(f"there is no network in {_home(arguments)}; name the trusted roots with --trust PEM")
     roots = credentials.load_roots(arguments.trust or _home(arguments).settings().roots)
     verdicts = judge(find_statements(text), roots)
     for verdict in verdicts:

@@ -85,6 +85,7 @@ def serve_guard(home: Home, name: str, *, verbose: bool) -> None:
                 "ready": guard.sure,
                 "sequence": guard.replica.position[0],
                 "lag": guard.replica.lag,
+                "cutting": guard.cutting,
                 "counts": dict(guard.counts),
             }
 

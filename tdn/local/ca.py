@@ -32,6 +32,9 @@ LEAF_LIFE = timedelta(days=365)
 #: Certificates of authorities begin a little earlier, for machines whose clock is behind.
 _BACKDATE = timedelta(hours=1)
 
+#: A key whose certificate is still being made elsewhere.
+REQUESTED_KEY = "requested-key.pem"
+
 _SERVERS = frozenset({Role.BROKER, Role.GUARD})
 
 
@@ -144,9 +147,22 @@ class CertificateAuthority:
         )
         return builder.sign(issuer_key, hashes.SHA256())
 
+    def note_revocation(self, principal: str, until: datetime) -> None:
+        """Remember that what was issued until a moment is void, so that the next certificate begins after it."""
+        with open(self.folder / "revoked.jsonl", "a", encoding="utf-8") as register:
+            register.write(json.dumps({"principal": principal, "until": format_time(until)}) + "\n")
+
+    def _revoked_until(self, principal: str) -> list[datetime]:
+        try:
+            lines = (self.folder / "revoked.jsonl").read_text("utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        return [parse_time(entry["until"]) for entry in map(json.loads, lines) if entry["principal"] == principal]
+
     def _later_than_last(self, principal: str) -> datetime:
-        """The present second, or the next when the last certificate began in it: a later beginning is what supersedes."""
-        latest = max((parse_time(entry.not_before) for entry in self.issued_to(principal)), default=None)
+        """The present second, or the next when the last certificate began or was revoked in it: a later beginning is what supersedes."""
+        moments = [parse_time(entry.not_before) for entry in self.issued_to(principal)] + self._revoked_until(principal)
+        latest = max(moments, default=None)
         while latest is not None and whole_seconds(datetime.now(UTC)) <= latest:
             time.sleep(0.05)
         return whole_seconds(datetime.now(UTC))
@@ -171,7 +187,8 @@ def write_request(role: Role, name: str, folder: Path, institution: str) -> Path
         .sign(key, hashes.SHA256())
     )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(folder / "key.pem", _pem_key(key))
+    # Under another name: until the certificate is there, the present key goes with the present certificate.
+    write_private(folder / REQUESTED_KEY, _pem_key(key))
     _write(folder / "request.pem", request.public_bytes(serialization.Encoding.PEM))
     return folder / "request.pem"
 

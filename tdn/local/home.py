@@ -35,8 +35,8 @@ _SETTINGS = """\
 # "private": a RabbitMQ of our own, started and stopped with the network (the default).
 # "own":     yours, 3.10 to 4.x, configured with the templates in broker_config/.
 mode = "private"
-# For "own": where it listens for AMQP over TLS, the vhost, its management API, and the file with the password that
-# the guard accepts for that API (user "tdn-management").
+# For "own": where it listens for AMQP over TLS, the vhost, and its management API. The guard logs in there as "tdn-management"
+# with the password in network/management-password, which it accepts itself when the broker asks.
 # hosts = ["rabbit-1.example:5671", "rabbit-2.example:5671"]
 # vhost = "tdn"
 # management_url = "https://rabbit-1.example:15671"

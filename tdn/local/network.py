@@ -27,6 +27,7 @@ from tdn.local.operator import Operator
 from tdn.local.processes import DetachedProcess
 from tdn.protocol.names import Role
 from tdn.store.search import Reader
+from tdn.trust import credentials, statements
 
 #: How long a node or guard may take to be ready once it was started. A long log to catch up with is shown as progress, not as failure.
 _READY_SECONDS = 60.0
@@ -108,6 +109,24 @@ class Network:
             self._spawn(role, name)
         self._await_ready(role, name)
 
+    def await_cut(self, receipts: list[str], *, timeout: float) -> None:
+        """Return when every guard has applied these records and has cut off whom they end."""
+        roots = credentials.load_roots(self.home.settings().roots)
+        seq = max(
+            (int(statements.read(token.encode(), statements.by_roots(roots)).payload["seq"]) for token in receipts), default=0
+        )
+        deadline = time.monotonic() + timeout
+        for name in self.home.ids(Role.GUARD):
+            while True:
+                state = self.home.reported(f"{Role.GUARD}-{name}")
+                if state.get("sequence", 0) >= seq and state.get("cutting") == 0:
+                    break
+                if time.monotonic() > deadline:
+                    raise BrokerUnavailable(
+                        f"it is in the log (record {seq}), but guard {name} has not said that it cut the connections"
+                    )
+                time.sleep(0.05)
+
     def process(self, role: Role, name: str) -> DetachedProcess:
         return self._process(role, name)
 
@@ -118,7 +137,7 @@ class Network:
 
     def _prepare(self, nodes: int) -> None:
         settings = self.home.settings()
-        if not self.home.exists:
+        if not self.home.exists and settings.embedded_pki:
             self._say("making a certificate authority: P-256 root, one intermediate for nodes, one for entities")
         if settings.private_broker and not self._broker_alive() and _taken(self.home.ports().values()):
             self._say("a remembered port is taken by another program; choosing new ones")

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import base64
 import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from entity_client.session import Session
 from tdn.bus.address import write_connection
 from tdn.errors import TrustError, UsageError
-from tdn.local.ca import LEAF_LIFE, CertificateAuthority
+from tdn.local.ca import LEAF_LIFE, REQUESTED_KEY, CertificateAuthority
 from tdn.local.home import Home
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, whole_seconds
@@ -53,13 +56,22 @@ class Operator:
             home.genesis_path.write_bytes(self._write_genesis(settings.roots))
         write_connection(folder, home.connection())
 
-    def issue(self, role: Role, name: str, *, institution: str | None = None, lifetime: timedelta = LEAF_LIFE) -> Path:
+    def issue(
+        self,
+        role: Role,
+        name: str,
+        *,
+        institution: str | None = None,
+        lifetime: timedelta = LEAF_LIFE,
+        hosts: Sequence[str] = (),
+    ) -> Path:
         """Credentials for a principal; a node or a guard is enrolled with them. For one that has them: a later certificate."""
         self._require_embedded(role, name)
         folder = self._home.credentials(role, name)
         if institution is None:
             institution = credentials.load_institution(folder) if (folder / "cert.pem").exists() else "local"
-        self.authority.issue(role, name, folder, institution=institution, lifetime=lifetime)
+        known_as = tuple(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
+        self.authority.issue(role, name, folder, institution=institution, lifetime=lifetime, hosts=known_as)
         self.settle(role, name)
         return folder
 
@@ -75,17 +87,26 @@ class Operator:
         home = self._home
         home.prepare()
         folder = home.credentials(role, name)
-        if not (folder / "key.pem").exists():
-            raise UsageError(f"there is no key in {folder}; `tdn ca request {name}` makes one")
         try:
             leaf = x509.load_pem_x509_certificates(chain_pem)[0]
         except ValueError as error:
             raise UsageError(f"the file holds no certificates: {error}") from error
         if name_of(leaf).principal != f"{role}:{name}":
             raise TrustError(f"the certificate is for {name_of(leaf).principal}, not for {role}:{name}")
-        (folder / "cert.pem").write_bytes(chain_pem)
-        (folder / "trust.pem").write_bytes(home.settings().roots.read_bytes())
-        credentials.load(folder)
+        requested = folder / REQUESTED_KEY
+        if not requested.exists() and not (folder / "key.pem").exists():
+            raise UsageError(f"there is no key in {folder}; `tdn ca request {name}` makes one")
+        roots = home.settings().roots.read_bytes()
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            # Looked at whole before anything of the present credentials is replaced.
+            trial = Path(scratch)
+            shutil.copy(requested if requested.exists() else folder / "key.pem", trial / "key.pem")
+            (trial / "cert.pem").write_bytes(chain_pem)
+            (trial / "trust.pem").write_bytes(roots)
+            credentials.load(trial)
+            for file in ("key.pem", "cert.pem", "trust.pem"):
+                (trial / file).replace(folder / file)
+        requested.unlink(missing_ok=True)
         if role is not Role.OPERATOR and role is not Role.BROKER:
             self.found()
             self.settle(role, name)
@@ -100,6 +121,8 @@ class Operator:
         raw = envelope.write("revoke", body, self._credentials(), audience=self._network(), now=now, life=timedelta(days=1))
         path = self._home.pending / f"revoke-{role}-{name}.jws"
         path.write_bytes(raw)
+        if self.authority.exists:
+            self.authority.note_revocation(principal, whole_seconds(now))
         return path
 
     async def send_pending(self, *, timeout: float) -> list[str]:

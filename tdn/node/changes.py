@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from tdn.bus.log import Appender
-from tdn.errors import Refused, TrustError, from_object
+from tdn.errors import MalformedMessage, Refused, TrustError, from_object
+from tdn.protocol import jsontext
 from tdn.replica.replica import Replica
+from tdn.rules import principals
 from tdn.rules.apply import RULES, audience, repeated, requester, write_record
 from tdn.rules.state import Outcome
 from tdn.trust import envelope
@@ -44,6 +46,8 @@ class Changes:
 
     async def admit(self, raw: bytes) -> Envelope:
         """Who sent this and what it asks. A certificate that another node has just logged is waited for."""
+        if len(raw) > jsontext.MAX_REQUEST_BYTES:
+            raise MalformedMessage(f"request of {len(raw)} bytes is over the limit of {jsontext.MAX_REQUEST_BYTES}", received=raw)
         deadline = asyncio.get_running_loop().time() + _UNKNOWN_SECONDS
         while True:
             try:
@@ -71,7 +75,14 @@ class Changes:
         """Append a record of ours and wait for its outcome."""
         outcome = await self.offer(kind, request)
         if outcome.status == "void":
-            raise NoLongerCurrent(f"the log refused a record of this node: {(outcome.error or {}).get('message')}")
+            reason = (outcome.error or {}).get("message")
+            try:
+                principals.require_current(self._replica.reader, self._node.identity)
+                self._node.identity.require_valid_at(self._clock())
+            except TrustError as error:
+                raise NoLongerCurrent(f"the log takes no records of this node: {error}") from error
+            # Ours to answer for, not a reason to stop: the next node would stop as well.
+            raise Refused(f"the log did not take the request: {reason}")
         return outcome
 
     async def offer(self, kind: str, request: bytes | None) -> Outcome:

@@ -26,7 +26,7 @@ from tdn.bus.log import Appender
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
 from tdn.node.changes import Changes, NoLongerCurrent, require_accepted
-from tdn.protocol import names
+from tdn.protocol import jsontext, names
 from tdn.protocol.names import Role
 from tdn.protocol.times import parse_time
 from tdn.replica.replica import Replica
@@ -50,6 +50,9 @@ _REPLY_LIFE = timedelta(minutes=2)
 
 #: How long a question waits for this node to have applied what its asker has already seen in the log.
 _READ_OWN_SECONDS = 3.0
+#: How far ahead that may be, and how many may wait for it: a made-up number must not hold the node's attention.
+_READ_OWN_RECORDS = 10_000
+_READ_OWN_ASKERS = 32
 
 SERVES_EVERYONE = {"answers": ["*"], "stores": ["*"]}
 
@@ -218,6 +221,7 @@ class _Counter:
         #: Fails when this node must not go on.
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open = True
+        self._catching_up = 0
 
     async def open(self, queue: str) -> None:
         self._direct = DirectReplies(self._node._settings.brokers, self._node._credentials, self._node._settings.vhost)
@@ -319,7 +323,9 @@ class _Counter:
         logger.error("a change failed %d times and was given up: %r", topology.DELIVERY_LIMIT, delivery.body[:200])
         try:
             request = await self._work.admit(delivery.body)
-        except TdnError:
+        except Exception:
+            # Whatever it breaks, it has broken often enough.
+            logger.exception("nobody can be told of a change that was given up")
             return
         error = Refused("the request failed too often inside the nodes and was given up; it had no effect unless a retry says so")
         self._send(request, delivery, "error", error.as_object())
@@ -328,6 +334,8 @@ class _Counter:
         node = self._node
         now = node._clock()
         try:
+            if len(delivery.body) > jsontext.MAX_REQUEST_BYTES:
+                raise MalformedMessage(f"question of {len(delivery.body)} bytes is over the limit", received=delivery.body)
             sealed = sealing.is_sealed(delivery.body)
             raw = sealing.unseal(delivery.body, node._credentials.key) if sealed else delivery.body
             question = envelope.authenticate(raw, lambda header: principals.known(node.replica.reader, header))
@@ -345,7 +353,7 @@ class _Counter:
             self._send(question, delivery, "error", error.as_object())
             return
         try:
-            await node.replica.reached(question.body.get("after", 0), within_seconds=_READ_OWN_SECONDS)
+            await self._catch_up_with(question)
             if question.kind == "discover":
                 # May take long, so not on the event loop: other askers do not notice.
                 answers = await asyncio.get_running_loop().run_in_executor(
@@ -358,6 +366,16 @@ class _Counter:
             return
         for answer in answers:
             self._send(question, delivery, answer.kind, answer.body, answer.tail, with_chain=answer.kind == "located")
+
+    async def _catch_up_with(self, question: Envelope) -> None:
+        """Wait until this node has applied what the asker has a receipt for; not for just anything, and not for too many at once."""
+        ahead = question.body.get("after", 0) - self._node.replica.position[0]
+        if 0 < ahead <= _READ_OWN_RECORDS and self._catching_up < _READ_OWN_ASKERS:
+            self._catching_up += 1
+            try:
+                await self._node.replica.reached(question.body["after"], within_seconds=_READ_OWN_SECONDS)
+            finally:
+                self._catching_up -= 1
 
     def _admit_question(self, question: Envelope, sealed: bool, now: datetime) -> None:
         if question.kind not in questions.KINDS:

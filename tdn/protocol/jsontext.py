@@ -13,8 +13,13 @@ from typing import Any, NoReturn
 
 from tdn.errors import MalformedMessage
 
-#: Longest message we parse, in bytes. Bounds memory before any signature is checked.
+#: Longest message we parse, in bytes: a record of the log, or a page of an answer. Bounds memory before any signature is checked.
 MAX_MESSAGE_BYTES = 262_144
+#: Longest request, its advertisement included. Far enough below the above that the record which wraps an admitted request always fits:
+#: otherwise one request could make every node append what no node accepts.
+MAX_REQUEST_BYTES = 131_072
+#: Longest advertisement. Leaves room for the request that carries it.
+MAX_ADVERTISEMENT_BYTES = 122_880
 #: Deepest nesting. Python's parser recurses, and nothing in `schemas/` nests beyond eight.
 MAX_DEPTH = 32
 

@@ -63,7 +63,7 @@ class Replica:
     async def follow(self, connection: Connection) -> None:
         """Read and apply until the connection ends (BrokerUnavailable) or store and log disagree (LogDiverged)."""
         self.caught_up.clear()
-        self._head_offset = await log.last_offset(connection, within_seconds=1.0)
+        self._head_offset = await log.last_offset(connection)
         resume = self._view.position.offset
         follower = await log.Follower.open(connection, offset=resume)
         if resume >= 0:

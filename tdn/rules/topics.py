@@ -12,6 +12,7 @@ from tdn.rules.state import Fact, State, Write
 from tdn.trust import signing, statements
 from tdn.trust.certificates import Identity
 from tdn.trust.envelope import Envelope
+from tdn.trust.replay import CLOCK_SKEW
 
 #: An advertisement must be applied within a day of its minting, so that a leaked old one cannot surface years later.
 ADVERTISE_WITHIN = timedelta(days=1)
@@ -37,6 +38,8 @@ def advertise(state: State, request: Envelope, at: datetime, seq: int) -> tuple[
         if present["digest"] != advertisement.digest:
             raise Refused(f"topic {advertisement.uuid} was advertised before, with other content")
         return (), {"uuid": advertisement.uuid, "digest": advertisement.digest, "expires": present["expires"]}
+    if advertisement.created > at + CLOCK_SKEW:
+        raise Refused(f"topic {advertisement.uuid} is dated in the future; compare the nodes' clocks")
     moments = (at, log_time(state))
     if any(moment > advertisement.created + ADVERTISE_WITHIN for moment in moments):
         raise Refused(f"topic {advertisement.uuid} was minted more than a day ago and never advertised; create it again")
@@ -74,6 +77,10 @@ def renew(state: State, request: Envelope, at: datetime, seq: int) -> tuple[tupl
 def withdraw(state: State, request: Envelope, at: datetime, seq: int) -> tuple[tuple[Write, ...], dict[str, Any]]:
     """T39: the end of a topic, for ever."""
     uuid = request.body["uuid"]
+    present = state.get("topic", uuid)
+    if present is not None and present["state"] == WITHDRAWN and present["owner"] == request.signer.name.id:
+        # Asked again, by somebody who does not know how the first time ended.
+        return (), {"uuid": uuid, "digest": present["digest"], "expires": present["expires"]}
     topic = _owned(state, uuid, request, at)
     writes = (
         Write("topic", uuid, {**topic, "state": WITHDRAWN, "seq": seq}),

@@ -6,7 +6,7 @@ to the asker's own queue anyway, so that a replay costs a node nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from datetime import datetime, timedelta
 
 from tdn.errors import TrustError
@@ -29,10 +29,12 @@ def require_fresh(issued: datetime, expires: datetime, now: datetime, longest: t
 
 
 class ReplayWindow:
-    """Remembers the ids of fresh questions until they have expired; bounded, and says so when it is full."""
+    """Remembers the ids of fresh questions until they have expired; bounded for all and for each sender, and says so when it is full."""
 
-    def __init__(self, capacity: int = 100_000) -> None:
+    def __init__(self, capacity: int = 100_000, per_sender: int = 10_000) -> None:
         self._capacity = capacity
+        self._per_sender = per_sender
+        self._by_sender: Counter[str] = Counter()
         self._seen: OrderedDict[tuple[str, str], datetime] = OrderedDict()
 
     def admit(self, sender: str, message_id: str, expires: datetime, now: datetime) -> None:
@@ -42,9 +44,13 @@ class ReplayWindow:
             if ends + CLOCK_SKEW >= now:
                 break
             del self._seen[oldest]
+            self._by_sender[oldest[0]] -= 1
+            if not self._by_sender[oldest[0]]:
+                del self._by_sender[oldest[0]]
         key = (sender, message_id)
         if key in self._seen:
             raise TrustError("the message was received before")
-        if len(self._seen) >= self._capacity:
+        if len(self._seen) >= self._capacity or self._by_sender[sender] >= self._per_sender:
             raise TrustError("too many messages at once; send it again in a minute")
         self._seen[key] = expires
+        self._by_sender[sender] += 1

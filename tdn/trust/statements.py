@@ -13,7 +13,7 @@ from typing import Any
 
 from tdn.errors import MalformedMessage, TrustError, UsageError
 from tdn.protocol import descriptor as descriptors
-from tdn.protocol import schemas, synopsis
+from tdn.protocol import jsontext, schemas, synopsis
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, from_epoch, parse_time, whole_seconds
 from tdn.trust import signing
@@ -97,7 +97,12 @@ def mint(request: Envelope, *, uuid: str, network: str, node: Credentials, now: 
         "node": node.identity.name.id,
     }
     schemas.check("advertisement", payload)
-    return sign(payload=payload, kind="advertisement", node=node, now=created)
+    token = sign(payload=payload, kind="advertisement", node=node, now=created)
+    if len(token) > jsontext.MAX_ADVERTISEMENT_BYTES:
+        raise MalformedMessage(
+            f"the advertisement would have {len(token)} bytes; at most {jsontext.MAX_ADVERTISEMENT_BYTES} are allowed: shorten the descriptor"
+        )
+    return token
 
 
 def sign(kind: str, payload: Mapping[str, Any], node: Credentials, now: datetime) -> bytes:

@@ -84,4 +84,4 @@ def test_request_for_a_users_own_pki(tmp_path: Path) -> None:
         x509.UniformResourceIdentifier
     )
     assert uris[0].startswith("tdn:node:n1:")
-    assert stat.S_IMODE((tmp_path / "key.pem").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "requested-key.pem").stat().st_mode) == 0o600
