@@ -147,6 +147,16 @@ def test_advertised_before_it_expires(net: LittleNetwork, whose: str) -> None:
     assert log.put("advertise", net.advertise(alice, net.mint(alice, lifetime=MINUTE + SECOND)), at=at).status == "accepted"
 
 
+def test_minted_in_the_future(net: LittleNetwork) -> None:
+    """A node whose clock is ahead by more than clocks may differ cannot make topics that outlast their lifetime."""
+    log = net.log()
+    alice = net.entity("alice")
+    for ahead, status in ((30 * SECOND, "accepted"), (31 * SECOND, "refused")):
+        outcome = log.put("advertise", net.advertise(alice, net.mint(alice, at=T0 + ahead)))
+        assert outcome.status == status
+    assert "dated in the future" in message_of(outcome)
+
+
 def test_minted_in_another_network(net: LittleNetwork) -> None:
     log = net.log()
     alice = net.entity("alice")
@@ -264,14 +274,24 @@ def test_withdrawn_for_ever(net: LittleNetwork) -> None:
     log.put("advertise", net.advertise(alice, token))
     assert log.put("withdraw", net.withdraw(alice, uuid)).status == "accepted"
     assert log.topic(uuid)["state"] == "withdrawn"
-    for kind, request in (
-        ("advertise", net.advertise(alice, token)),
-        ("renew", net.renew(alice, uuid, HOUR)),
-        ("withdraw", net.withdraw(alice, uuid)),
-    ):
+    for kind, request in (("advertise", net.advertise(alice, token)), ("renew", net.renew(alice, uuid, HOUR))):
         assert log.put(kind, request).status == "refused"
     log.tick(T0 + 2 * HOUR)
     assert log.topic(uuid)["state"] == "withdrawn"
+
+
+def test_withdrawing_again_has_no_second_effect(net: LittleNetwork) -> None:
+    """T22: whoever does not know how the first time ended may ask again; anybody else is told nothing."""
+    log = net.log()
+    uuid = log.advertised()
+    log.put("withdraw", net.withdraw(net.entity("alice"), uuid))
+    before = log.topic(uuid)
+    outcome = log.put("withdraw", net.withdraw(net.entity("alice"), uuid))
+    assert outcome.status == "accepted"
+    assert {write.space for write in outcome.writes} == {"request", "ends"}
+    assert log.topic(uuid) == before
+    refused = log.put("withdraw", net.withdraw(net.entity("bob"), uuid))
+    assert (refused.status, message_of(refused)) == ("refused", f"there is no topic {uuid} that you own")
 
 
 def test_expired_for_ever(net: LittleNetwork) -> None:
