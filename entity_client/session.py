@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,6 +49,20 @@ class Patience:
         self.until = min(self.until, _now() + seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A connection and its two channels: changes are confirmed; questions and first contact are not, since the address of a direct
+    reply belongs to the channel that published."""
+
+    connection: Connection
+    requests: Channel
+    replies: Channel
+
+    @property
+    def is_open(self) -> bool:
+        return not any(part.closed.done() for part in (self.connection, self.requests, self.replies))
+
+
 class Session:
     def __init__(self, credentials: Credentials, settings: ConnectionSettings) -> None:
         self.credentials = credentials
@@ -56,16 +71,16 @@ class Session:
         #: Nodes whose certificate was verified, by its thumbprint.
         self._nodes: dict[str, Identity] = {}
         self._pending: dict[str, asyncio.Queue[Envelope | TdnError]] = {}
-        self._connection: Connection | None = None
-        self._requests: Channel | None = None
+        self._line: _Line | None = None
         self._session: str | None = None
         self._welcomed = False
         self._lock = asyncio.Lock()
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
+        if self._line is not None:
+            await self._line.connection.close()
+            self._line = None
+            self._session = None
 
     async def ready(self, timeout: float) -> None:
         """Connect and introduce ourselves now, rather than with the first message."""
@@ -77,7 +92,7 @@ class Session:
         self, kind: str, body: Mapping[str, Any], node: Identity | None, *, key: str, patience: Patience
     ) -> AsyncGenerator[Envelope, None]:
         """Send a question, to one node (sealed to it) or to all, and give its answers as they come until the patience is at its end."""
-        await self._ensure(patience.until)
+        line = await self._ensure(patience.until)
         raw = envelope.write(
             kind,
             body,
@@ -92,7 +107,7 @@ class Session:
         message = sealing.seal(raw, node.public_key) if node else raw
         async with self._expecting(message_id) as replies:
             # Not confirmed: the answer is the confirmation, and without one the question is asked again.
-            await self._replies.publish(
+            await line.replies.publish(
                 names.REQUESTS,
                 key,
                 message,
@@ -161,9 +176,9 @@ class Session:
 
     async def _post(self, raw: bytes, message_id: str) -> None:
         _require_size(raw)
-        if self._requests is None or self._requests.closed.done():
+        if self._line is None or not self._line.is_open:
             raise BrokerUnavailable("the connection to the broker is gone")
-        await self._requests.publish(
+        await self._line.requests.publish(
             names.REQUESTS,
             names.topics_key(),
             raw,
@@ -191,11 +206,11 @@ class Session:
 
     # --- being connected ---
 
-    async def _ensure(self, deadline: float) -> None:
+    async def _ensure(self, deadline: float) -> _Line:
         """A connection with a reply queue: the present one, or a new one."""
         async with self._lock:
             readmission = min(deadline, _now() + _READMISSION_SECONDS)
-            while self._session is None or self._connection is None or self._connection.closed.done():
+            while self._line is None or not self._line.is_open or self._session is None:
                 try:
                     await self._connect(deadline)
                     self._welcomed = True
@@ -208,20 +223,28 @@ class Session:
                     if not self._welcomed or _now() >= readmission:
                         raise
                     await asyncio.sleep(0.3)
+            return self._line
 
     async def _connect(self, deadline: float) -> None:
-        if self._connection is None or self._connection.closed.done():
-            self._session = None
-            self._connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
-            self._connection.closed.add_done_callback(self._on_lost)
-            self._requests = await self._connection.channel(confirms=True)
-            # Not for it to confirm: the reply-to address belongs to the channel that published.
-            self._replies = await self._connection.channel()
-            await self._replies.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
-        self._session = await self._introduce(deadline)
-        await self._replies.consume(names.reply_queue(self.credentials.identity.name, self._session), self._on_reply, no_ack=True)
+        if self._line is None or not self._line.is_open:
+            await self.close()
+            self._line = await self._open_line()
+        session = await self._introduce(self._line, deadline)
+        await self._line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
+        self._session = session
 
-    async def _introduce(self, deadline: float) -> str:
+    async def _open_line(self) -> _Line:
+        connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
+        connection.closed.add_done_callback(self._on_lost)
+        line = _Line(connection, await connection.channel(confirms=True), await connection.channel())
+        # A channel alone is closed when the broker refuses something on it; whoever waits for an answer on it must not wait in vain.
+        line.requests.closed.add_done_callback(self._on_lost)
+        line.replies.closed.add_done_callback(self._on_lost)
+        line.replies.on_cancelled(self._on_queue_lost)
+        await line.replies.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
+        return line
+
+    async def _introduce(self, line: _Line, deadline: float) -> str:
         """Say hello until a node answers with our reply queue."""
         while True:
             message_id = envelope.new_id()
@@ -236,7 +259,7 @@ class Session:
                 with_chain=True,
             )
             async with self._expecting(message_id) as replies:
-                await self._replies.publish(
+                await line.replies.publish(
                     names.REQUESTS,
                     names.nodes_key(),
                     raw,
@@ -259,8 +282,15 @@ class Session:
                 raise TrustError("the node belongs to another network than connection.toml names")
             return str(reply.body["session"])
 
+    def _on_queue_lost(self) -> None:
+        """The reply queue is gone, the connection is not: the next message begins with a hello."""
+        self._session = None
+
     def _on_lost(self, closed: asyncio.Future[TdnError]) -> None:
         self._session = None
+        if isinstance(closed.result(), LoginRefused):
+            # Cut off, not merely disconnected: there is no coming back to wait for.
+            self._welcomed = False
         for replies in self._pending.values():
             replies.put_nowait(closed.result())
 

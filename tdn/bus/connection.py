@@ -20,6 +20,8 @@ from pika.credentials import ExternalCredentials
 from tdn.errors import BrokerUnavailable, LoginRefused, Refused, TdnError, TrustError
 from tdn.trust.credentials import Credentials
 
+#: What a guard gives the broker as the reason when it cuts off a login that the log has ended.
+CUT_OFF = "the key was revoked or superseded"
 #: Seconds between heartbeats. A dead peer is noticed within two of them.
 HEARTBEAT_SECONDS = 20
 _CONNECT_SECONDS = 10
@@ -67,6 +69,8 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
         # Under TLS 1.3 a refused client certificate shows only at the first read after the handshake.
         return TrustError(f"the broker refused the certificate of {who}: {error}")
     if isinstance(error, foreign.ChannelClosedByBroker | foreign.ConnectionClosedByBroker):
+        if CUT_OFF in error.reply_text:
+            return LoginRefused(f"the network ended the connection of {who or 'this key'}: {CUT_OFF}")
         if error.reply_code == 403:
             return Refused("the broker refused it", detail={"broker": error.reply_text[:300]})
         return BrokerUnavailable(f"the broker closed the channel: {error.reply_code} {error.reply_text[:300]}")

@@ -243,9 +243,9 @@ async def _end(
         story.command("tdn ca revoke mallory")
         await asyncio.to_thread(network.operator.revoke, Role.ENTITY, "mallory")
         await network.operator.send_pending(timeout=20.0)
-        connection = mallory._session._connection
-        if connection is not None:
-            await asyncio.wait_for(asyncio.shield(connection.closed), 20.0)
+        line = mallory._session._line
+        if line is not None:
+            await asyncio.wait_for(asyncio.shield(line.connection.closed), 20.0)
         story.good("her open connection is closed")
         await _refused(lambda: mallory.show(topic.uuid), "her next attempt", story)
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from aiohttp import BasicAuth, ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
-from tdn.bus.connection import Broker, Connection, tls_context
+from tdn.bus.connection import CUT_OFF, Broker, Connection, tls_context
 from tdn.errors import LogDiverged, TdnError, TrustError, UnknownRules
 from tdn.guard import decisions
 from tdn.guard.decisions import Decision, Knowledge
@@ -220,7 +220,7 @@ class Guard:
                 connector=TCPConnector(ssl=tls_context(self._credentials), limit=_CUTS_AT_ONCE),
                 auth=BasicAuth(MANAGEMENT_USER, self._settings.management_password),
                 timeout=ClientTimeout(total=10),
-                headers={"X-Reason": "the key was revoked or superseded"},
+                headers={"X-Reason": CUT_OFF},
             ) as session,
             asyncio.TaskGroup() as cuts,
         ):

@@ -65,7 +65,7 @@ def properties(assignments: Iterable[str]) -> Descriptor:
 def check(descriptor: Descriptor) -> None:
     """What the schema cannot say: values that fit their types, and XML that is safe to read."""
     if descriptor["kind"] == "path":
-        if any(not step.strip() for step in descriptor["path"].split("/")):
+        if any(not step.strip() for step in descriptor["path"].removeprefix("/").split("/")):
             raise MalformedMessage("descriptor.path: a step between two '/' is empty")
     elif descriptor["kind"] == "properties":
         values, types = descriptor["properties"], descriptor["types"]

@@ -33,9 +33,7 @@ def parse(text: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
         raise MalformedMessage(f"message of {len(text)} bytes is over the limit of {max_bytes}", received=text)
     _refuse_depth(text)
     try:
-        value = json.loads(
-            text.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite
-        )
+        value = _DECODER.decode(text.decode("utf-8"))
         if _HALF_CHARACTER.search(text):
             # Only an escape can bring one in. Nothing that we write later (an error, a digest) could hold it.
             canonical(value)
@@ -51,7 +49,7 @@ def parse(text: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
 
 def canonical(value: Any) -> bytes:
     """The one text of a JSON value: sorted keys, no spaces, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _refuse_depth(text: bytes) -> None:
@@ -87,3 +85,8 @@ def _finite(text: str) -> float:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise MalformedMessage(f"{name} is not JSON")
+
+
+# Made once: `json.loads` and `json.dumps` with options make a new one for every call.
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -37,6 +37,12 @@ def check(document: str) -> list[str]:
     def refuse(*_: object) -> NoReturn:
         raise MalformedMessage("XML with a DOCTYPE or entity declarations is refused")
 
+    def declared(version: str, encoding: str | None, standalone: int) -> None:
+        # The text travels as UTF-8. A declaration that says otherwise is obeyed by some engines and not by others.
+        if encoding is not None and encoding.lower() not in ("utf-8", "us-ascii", "ascii"):
+            raise MalformedMessage(f"XML that declares the encoding {encoding[:20]!r} is refused; it is sent as UTF-8")
+
+    parser.XmlDeclHandler = declared
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.CharacterDataHandler = contents.append

@@ -13,7 +13,7 @@ from typing import Any
 from tdn.errors import MalformedMessage, Refused, TdnError, TrustError, UnknownRules, UsageError
 from tdn.protocol import jsontext, schemas
 from tdn.protocol.names import Role
-from tdn.protocol.times import format_time, parse_time
+from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.rules import clock, principals, topics
 from tdn.rules.state import LogRecord, Outcome, State, Write
 from tdn.trust import envelope, signing
@@ -47,7 +47,7 @@ def apply(state: State, record: LogRecord) -> Outcome:
         appender = _appender(state, message)
         payload = signing.verify(message, appender.public_key)
         schemas.check("record", payload)
-        kind, at = payload["kind"], parse_time(payload["at"])
+        kind, at = payload["kind"], whole_seconds(parse_time(payload["at"]))
         if payload["node"] != appender.name.id or appender.name.role is not Role.NODE:
             raise TrustError("the record was not appended by the node that it names")
         # A connection outlives its certificate; a signature does not.

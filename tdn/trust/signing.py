@@ -110,19 +110,19 @@ def verify(message: Unverified, key: EllipticCurvePublicKey) -> dict[str, Any]:
     return payload
 
 
-#: Signatures that held, with what they are over and whose key it was. A node checks a request when it admits it and again when it
-#: applies it; the answer for the same bytes and the same key is the same.
-_held: OrderedDict[bytes, tuple[bytes, EllipticCurvePublicKey]] = OrderedDict()
-_MAX_HELD = 2048
+#: Digests of what was signed with the signature, and whose key it was, for signatures that held. A node checks a request when it admits
+#: it and again when it applies it; the answer for the same bytes and the same key is the same.
+_held: OrderedDict[bytes, EllipticCurvePublicKey] = OrderedDict()
+_MAX_HELD = 4096
 
 
 def _holds(signed: bytes, signature: bytes, key: EllipticCurvePublicKey) -> bool:
-    before = _held.get(signature)
-    if before is not None and before[1] is key and before[0] == signed:
+    content = hashlib.sha256(signature + signed).digest()
+    if _held.get(content) is key:
         return True
     if not _ES256.verify(signed, key, signature):
         return False
-    _held[signature] = (signed, key)
+    _held[content] = key
     if len(_held) > _MAX_HELD:
         with contextlib.suppress(KeyError):
             _held.popitem(last=False)

@@ -126,7 +126,7 @@ def properties(value: Any, kind: str) -> dict[str, Any]:
     "value",
     [
         descriptor.path(""),
-        descriptor.path("/weather"),
+        descriptor.path("//weather"),
         descriptor.path("weather/"),
         descriptor.path("a//b"),
         descriptor.path("a/ /b"),
@@ -199,3 +199,8 @@ def test_whatever_is_typed_is_accepted_and_seen(values: dict[str, str]) -> None:
     named = descriptor.properties(f"{name}:string={value}" for name, value in values.items())
     check(named)
     assert named["properties"] == values
+
+
+def test_a_path_may_begin_with_a_slash() -> None:
+    """People write both `weather/oslo` and `/weather/oslo`; it is kept as it was given."""
+    descriptor.check(descriptor.path("/weather/oslo"))

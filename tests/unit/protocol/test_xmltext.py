@@ -70,3 +70,10 @@ def test_depth(depth: int, good: bool) -> None:
 
 def test_width_is_not_depth() -> None:
     xmltext.check("<a>" + "<b/>" * 5000 + "</a>")
+
+
+def test_a_foreign_encoding_is_refused() -> None:
+    """Some engines obey the declaration and some do not; the text travels as UTF-8."""
+    xmltext.check('<?xml version="1.0" encoding="UTF-8"?><a/>')
+    with pytest.raises(MalformedMessage, match="encoding"):
+        xmltext.check('<?xml version="1.0" encoding="ISO-8859-1"?><a/>')

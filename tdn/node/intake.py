@@ -1,0 +1,311 @@
+"""Taking messages off the queues and answering them, over one connection.
+
+Every message has a task of its own; prefetch bounds how many. A change is acknowledged to the broker only after its answer was sent, so
+a killed node's work is redelivered. Nothing that a sender can write ends the node: bad input is answered where the sender is entitled
+to an answer, counted, and taken off the queue; what fails by our own fault goes back and, after a few times, to the dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from tdn.bus import topology
+from tdn.bus.connection import Broker, Channel, Connection, Delivery
+from tdn.bus.direct import DirectReplies
+from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
+from tdn.node import changes, questions
+from tdn.node.changes import Changes, NoLongerCurrent, require_accepted
+from tdn.node.questions import Desk
+from tdn.protocol import jsontext, names
+from tdn.replica.replica import Replica
+from tdn.rules import principals
+from tdn.rules.apply import audience
+from tdn.store.search import Reader
+from tdn.trust import envelope, sealing, statements
+from tdn.trust.certificates import Identity
+from tdn.trust.credentials import Credentials
+from tdn.trust.envelope import Envelope
+from tdn.trust.replay import MAX_QUESTION_LIFE, ReplayWindow
+
+logger = logging.getLogger(__name__)
+
+#: Changes and questions in work at once.
+_PREFETCH = 128
+#: How long a reply counts. The asker is waiting for it now.
+_REPLY_LIFE = timedelta(minutes=2)
+#: How long a question waits for this node to have applied what its asker has already seen in the log.
+_READ_OWN_SECONDS = 3.0
+#: How far ahead that may be, and how many may wait for it: a made-up number must not hold the node's attention.
+_READ_OWN_RECORDS = 10_000
+_READ_OWN_ASKERS = 32
+
+Work = Callable[[Delivery], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What a node's messages are worked on with, whatever the connection."""
+
+    credentials: Credentials
+    brokers: Sequence[Broker]
+    vhost: str
+    network: str
+    clock: Callable[[], datetime]
+    replica: Replica
+    desk: Desk
+    window: ReplayWindow
+    #: For questions that may take long, with a reader of the calling thread's own.
+    pool: Executor
+    reader: Callable[[], Reader]
+    counts: Counter[str]
+
+
+class Intake:
+    """Takes messages off the queues and answers them, while one connection lasts."""
+
+    def __init__(self, post: Post, connection: Connection, work: Changes) -> None:
+        self._post = post
+        self._connection = connection
+        self._work = work
+        #: Fails when this connection no longer serves, or when this node must not go on.
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open = True
+        self._catching_up = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, queue: str) -> None:
+        """Begin to take messages: changes and dead letters with all nodes, questions from this node's own queue."""
+        self._direct = DirectReplies(self._post.brokers, self._post.credentials, self._post.vhost)
+        self._answers = await self._channel()
+        self._sessions = await self._channel()
+        self._changes = await self._channel(prefetch=_PREFETCH)
+        self._questions = await self._channel(prefetch=_PREFETCH)
+        self._tags = [
+            (self._changes, await self._consume(self._changes, names.CHANGES, self._change)),
+            (self._changes, await self._consume(self._changes, names.DEAD, self._dead)),
+            (self._questions, await self._consume(self._questions, queue, self._question)),
+        ]
+
+    async def _channel(self, *, prefetch: int = 0) -> Channel:
+        channel = await self._connection.channel(prefetch=prefetch)
+        channel.closed.add_done_callback(lambda closed: self._break(closed.result()))
+        channel.on_cancelled(lambda: self._break(BrokerUnavailable("the broker ended a consumer of this node")))
+        return channel
+
+    async def _consume(self, channel: Channel, queue: str, work: Work) -> str:
+        return await channel.consume(queue, lambda delivery: self._take(channel, delivery, work))
+
+    def _break(self, error: TdnError) -> None:
+        """A node that serves with half its channels would look alive and take nothing: rather connect anew."""
+        if not self.broken.done():
+            self.broken.set_exception(error)
+            # Whoever waits for it is told; when nobody does, the node is stopping.
+            self.broken.exception()
+
+    async def close(self) -> None:
+        """Leave off what is in work; the broker gives it to somebody again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._direct.close()
+
+    async def drain(self) -> None:
+        """Take nothing new, finish what is in work."""
+        self._open = False
+        for channel, tag in self._tags:
+            await channel.cancel(tag)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=5)
+
+    def _take(self, channel: Channel, delivery: Delivery, work: Work) -> None:
+        if self._open:
+            task = asyncio.create_task(self._finish(channel, delivery, work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, channel: Channel, delivery: Delivery, work: Work) -> None:
+        """Do the work, then take the message off its queue; or put it back when the fault is ours."""
+        try:
+            await work(delivery)
+        except BrokerUnavailable as error:
+            # Not acknowledged: it comes again, here or at another node.
+            logger.info("left unfinished: %s", error)
+            return
+        except (LogDiverged, UnknownRules, NoLongerCurrent) as error:
+            self._break(error)
+            return
+        except Exception:
+            logger.exception("a message could not be worked on")
+            self._post.counts["failed"] += 1
+            if not channel.closed.done():
+                channel.nack(delivery.tag)
+            return
+        if not channel.closed.done():
+            channel.ack(delivery.tag)
+
+    async def _change(self, delivery: Delivery) -> None:
+        try:
+            request = await self._work.admit(delivery.body)
+        except TdnError as error:
+            self._turn_away(delivery, error)
+            return
+        self._post.counts[request.kind] += 1
+        try:
+            if request.kind == "hello":
+                await self._welcome(request, delivery)
+                return
+            receipt = require_accepted(await self._work.decide(request))
+        except (BrokerUnavailable, LogDiverged, UnknownRules, NoLongerCurrent):
+            raise
+        except TdnError as error:
+            self._send(request, delivery, "error", error.as_object())
+            return
+        token = statements.sign("receipt", receipt, self._post.credentials, self._post.clock())
+        self._send(request, delivery, "decided", {}, token)
+
+    async def _welcome(self, request: Envelope, delivery: Delivery) -> None:
+        """First contact: the certificate into the log if it is news, then a reply queue for the session."""
+        signer = request.signer
+        reader = self._post.replica.reader
+        now = self._post.clock()
+        envelope.require_addressed(request, audiences=frozenset({audience(reader)}), now=now, longest=MAX_QUESTION_LIFE)
+        try:
+            principals.require_current(reader, signer)
+        except TrustError:
+            # News, or no good: the log decides.
+            require_accepted(await self._work.decide(request))
+            principals.require_current(reader, signer)
+        session = names.new_session()
+        await topology.declare_session(self._sessions, signer.name, session)
+        body = {
+            "session": session,
+            "network": self._post.network,
+            "node": self._post.credentials.identity.name.id,
+            "institution": signer.institution,
+        }
+        self._send(request, delivery, "welcome", body, with_chain=True)
+
+    async def _dead(self, delivery: Delivery) -> None:
+        """What failed too often: its sender is told, and it is gone."""
+        self._post.counts["dead"] += 1
+        logger.error("a change failed %d times and was given up: %r", topology.DELIVERY_LIMIT, delivery.body[:200])
+        try:
+            request = await self._work.admit(delivery.body)
+        except Exception:
+            # Whatever it breaks, it has broken often enough.
+            logger.exception("nobody can be told of a change that was given up")
+            return
+        error = Refused("the request failed too often inside the nodes and was given up; it had no effect unless a retry says so")
+        self._send(request, delivery, "error", error.as_object())
+
+    async def _question(self, delivery: Delivery) -> None:
+        post = self._post
+        now = post.clock()
+        try:
+            if len(delivery.body) > jsontext.MAX_REQUEST_BYTES:
+                raise MalformedMessage(f"question of {len(delivery.body)} bytes is over the limit", received=delivery.body)
+            sealed = sealing.is_sealed(delivery.body)
+            raw = sealing.unseal(delivery.body, post.credentials.key) if sealed else delivery.body
+            question = envelope.authenticate(raw, lambda header: principals.known(post.replica.reader, header))
+        except TdnError as error:
+            self._turn_away(delivery, error)
+            return
+        post.counts[question.kind] += 1
+        try:
+            self._admit_question(question, sealed, now)
+        except TrustError as error:
+            # A replayed or misdirected question is not answered: its sender may be anyone.
+            self._turn_away(delivery, error)
+            return
+        except TdnError as error:
+            self._send(question, delivery, "error", error.as_object())
+            return
+        try:
+            await self._catch_up_with(question)
+            if question.kind == "discover":
+                # May take long, so not on the event loop: other askers do not notice.
+                answers = await asyncio.get_running_loop().run_in_executor(
+                    post.pool, lambda: list(questions.answer(post.desk, question, post.reader(), now))
+                )
+            else:
+                answers = list(questions.answer(post.desk, question, post.replica.reader, now))
+        except TdnError as error:
+            self._send(question, delivery, "error", error.as_object())
+            return
+        for answer in answers:
+            self._send(question, delivery, answer.kind, answer.body, answer.tail, with_chain=answer.kind == "located")
+
+    async def _catch_up_with(self, question: Envelope) -> None:
+        """Wait until this node has applied what the asker has a receipt for; not for just anything, and not for too many at once."""
+        ahead = question.body.get("after", 0) - self._post.replica.position[0]
+        if 0 < ahead <= _READ_OWN_RECORDS and self._catching_up < _READ_OWN_ASKERS:
+            self._catching_up += 1
+            try:
+                await self._post.replica.reached(question.body["after"], within_seconds=_READ_OWN_SECONDS)
+            finally:
+                self._catching_up -= 1
+
+    def _admit_question(self, question: Envelope, sealed: bool, now: datetime) -> None:
+        if question.kind not in questions.KINDS:
+            raise Refused(f"{question.kind} is not a question; changes are sent to {names.TOPICS.replace('.', '/')}")
+        to_all = question.kind == "locate"
+        if not to_all and not sealed:
+            raise Refused(f"{question.kind} must be sealed to the node")
+        audiences = frozenset({"tdn:nodes"} if to_all else {self._post.credentials.identity.name.principal})
+        envelope.require_addressed(question, audiences=audiences, now=now, longest=MAX_QUESTION_LIFE)
+        self._post.window.admit(str(question.signer.name), question.id, question.expires, now)
+
+    def _turn_away(self, delivery: Delivery, error: TdnError) -> None:
+        """A message that nobody can be named for. It is answered only where the address itself proves the sender."""
+        self._post.counts["turned away"] += 1
+        received = error.received if isinstance(error, MalformedMessage) else delivery.body[:80]
+        logger.info("turned away: %s %r", error, received)
+        if delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY):
+            raw = self._write("error", error.as_object(), "tdn:sender", None, None, with_chain=True)
+            self._direct.send(delivery.reply_to, raw)
+
+    def _send(
+        self,
+        request: Envelope,
+        delivery: Delivery,
+        kind: str,
+        body: dict[str, Any],
+        tail: bytes | None = None,
+        *,
+        with_chain: bool = False,
+    ) -> None:
+        """A reply to the verified sender: signed, sealed to its key, to its own reply queue (T6) or its direct reply-to.
+
+        Any node may answer a change, so such an answer carries its chain; a question's asker has located the node before.
+        """
+        signer: Identity = request.signer
+        raw = self._write(
+            kind, body, signer.name.principal, request.id, tail, with_chain=with_chain or request.kind in changes.KINDS
+        )
+        sealed = sealing.seal(raw, signer.public_key)
+        if request.reply is not None:
+            self._answers.publish(names.REPLIES, names.reply_queue(signer.name, request.reply), sealed, correlation=request.id)
+        elif delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY):
+            self._direct.send(delivery.reply_to, sealed)
+
+    def _write(
+        self, kind: str, body: dict[str, Any], audience: str, answers: str | None, tail: bytes | None, *, with_chain: bool
+    ) -> bytes:
+        return envelope.write(
+            kind,
+            body,
+            self._post.credentials,
+            audience=audience,
+            now=self._post.clock(),
+            life=_REPLY_LIFE,
+            answers=answers,
+            tail=tail,
+            with_chain=with_chain,
+        )
