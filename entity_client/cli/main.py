@@ -156,7 +156,7 @@ async def _advertise(client: EntityClient, arguments: argparse.Namespace) -> Non
     text = _read_text(arguments.file).strip()
     if text.startswith("{"):
         try:
-            text = json.loads(text)["advertisement"]
+            text = str(json.loads(text)["advertisement"])
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{arguments.file} holds no advertisement") from error
     decided = await client.advertise(text)
@@ -196,7 +196,7 @@ async def _discover(client: EntityClient, arguments: argparse.Namespace) -> int:
             if not found:
                 print(_LINE.format("UUID", "CREATOR", "EXPIRES IN", "ABOUT"))
             left = describe_duration(topic.expires - datetime.now(UTC))
-            print(_LINE.format(topic.uuid, _cut(topic.advertisement.creator, 16), left, _cut(_about(topic), 60)), flush=True)
+            output.say(_LINE.format(topic.uuid, _cut(topic.advertisement.creator, 16), left, _cut(_about(topic), 60)))
         found += 1
     for node, error in discovery.disbelieved:
         note(f"warning: node {node} gave an advertisement that does not verify and was not shown: {error}")
@@ -227,7 +227,7 @@ def _print_decided(value: dict[str, Any], arguments: argparse.Namespace, sentenc
     if arguments.json:
         emit(value)
     else:
-        print(sentence)
+        output.say(sentence)
 
 
 def _about(topic: Topic) -> str:
@@ -235,7 +235,6 @@ def _about(topic: Topic) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    text = "".join(character if character.isprintable() else "·" for character in text)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -240,13 +240,13 @@ def _verify(arguments: argparse.Namespace) -> int:
             emit(verdict.as_object())
             continue
         if not verdict.valid:
-            print(f"NOT VALID: {verdict.kind}: {verdict.error}")
+            output.say(f"NOT VALID: {verdict.kind}: {verdict.error}")
             continue
-        print(f"VALID: {verdict.kind}, signed by {verdict.signer}")
+        output.say(f"VALID: {verdict.kind}, signed by {verdict.signer}")
         for sentence in verdict.proves:
-            print(f"  proves: {sentence}")
+            output.say(f"  proves: {sentence}")
         for sentence in verdict.not_checked:
-            print(f"  not checked: {sentence}")
+            output.say(f"  not checked: {sentence}")
     if all(verdict.valid for verdict in verdicts):
         return 0
     return TrustError.exit_code

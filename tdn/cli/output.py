@@ -75,24 +75,41 @@ def _complain(error: dict[str, Any], *, as_json: bool, verbose: bool) -> None:
     if verbose:
         traceback.print_exc()
     if as_json:
-        print(json.dumps(error, ensure_ascii=False), file=sys.stderr)
+        print(_json_line(error), file=sys.stderr)
     else:
-        print(f"error: {error['message']}", file=sys.stderr)
+        note(f"error: {error['message']}")
         if broker := error["detail"].get("broker"):
-            print(f"  the broker says: {broker}", file=sys.stderr)
+            note(f"  the broker says: {broker}")
+
+
+def printable(text: str) -> str:
+    """Text from elsewhere, safe for a terminal: what does not print (escape sequences, direction marks) shows as a dot."""
+    return text if text.isprintable() else "".join(character if character.isprintable() else "·" for character in text)
+
+
+def say(text: str) -> None:
+    """A line of results for a person."""
+    print(printable(text), flush=True)
 
 
 def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    """A line beside the results."""
+    print("\n".join(printable(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 
 
 def emit(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """A result for a program. Characters that do not print are escaped: a person may look at it on a terminal."""
+    print(_json_line(value), flush=True)
+
+
+def _json_line(value: dict[str, Any]) -> str:
+    line = json.dumps(value, ensure_ascii=False)
+    return line if line.isprintable() else json.dumps(value)
 
 
 def table(rows: Iterable[Sequence[Any]], headings: Sequence[str]) -> None:
     """A readable table: columns as wide as what stands in them."""
-    texts = [[("-" if cell is None else str(cell)) for cell in row] for row in rows]
+    texts = [[("-" if cell is None else printable(str(cell))) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[column]) for row in texts)]) for column, heading in enumerate(headings)]
     for row in [list(headings), *texts]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -102,7 +119,7 @@ def record(value: dict[str, Any]) -> None:
     """One object for a person: a line per field."""
     width = max(len(key) for key in value)
     for key, content in value.items():
-        print(f"{key.ljust(width)}  {_plain(content)}")
+        say(f"{key.ljust(width)}  {_plain(content)}")
 
 
 def _plain(content: Any) -> str:
