@@ -15,7 +15,7 @@ DELIVERY_LIMIT = 5
 #: A node's questions wait this long at most: the asker has long asked elsewhere.
 _QUESTION_MILLISECONDS = 60_000
 #: A reply queue that nobody reads goes away, with what is in it. Answers to changes are given again on request.
-_SESSION_IDLE_MILLISECONDS = 300_000
+_SESSION_IDLE_MILLISECONDS = 60_000
 
 LOG_ARGUMENTS = {"x-queue-type": "stream"}
 

@@ -23,6 +23,7 @@ from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused
 from tdn.node import changes, questions
 from tdn.node.changes import Changes, NoLongerCurrent, require_accepted
 from tdn.node.questions import Desk
+from tdn.node.rates import Rate
 from tdn.protocol import jsontext, names
 from tdn.replica.replica import Replica
 from tdn.rules import principals
@@ -65,6 +66,8 @@ class Post:
     pool: Executor
     reader: Callable[[], Reader]
     counts: Counter[str]
+    #: Each session makes a queue that stays for a minute; nobody may fill the broker with them.
+    sessions: Rate
 
 
 class Intake:
@@ -182,6 +185,8 @@ class Intake:
             # News, or no good: the log decides.
             require_accepted(await self._work.decide(request))
             principals.require_current(reader, signer)
+        if not self._post.sessions.take(signer.name.principal):
+            raise Refused("too many sessions in a short time; wait a minute, or keep one open")
         session = names.new_session()
         await topology.declare_session(self._sessions, signer.name, session)
         body = {

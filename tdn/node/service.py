@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, Unk
 from tdn.node.changes import Changes, NoLongerCurrent
 from tdn.node.intake import Intake, Post
 from tdn.node.questions import Desk
+from tdn.node.rates import Rate
 from tdn.protocol.names import Role
 from tdn.protocol.times import parse_time
 from tdn.replica.replica import Replica
@@ -89,6 +91,7 @@ class Node:
             pool=self._pool,
             reader=self._reader,
             counts=self.condition.counts,
+            sessions=Rate(burst=200, per_second=5.0, clock=time.monotonic),
         )
 
     async def run(self, stop: asyncio.Event) -> None:
