@@ -15,8 +15,10 @@ from tdn.protocol import names
 
 #: Messages in flight to a follower. 30,000 a second on replay; more only costs memory.
 _CREDIT = 1000
-#: How long the broker may take to give the end of a log that is not empty, and the rest of a chunk whose first record has come.
+#: How long the broker may take to give the end of a log that is not empty, of one that may be, and the rest of a chunk whose first
+#: record has come.
 _LAST_SECONDS = 20.0
+_EMPTY_SECONDS = 1.5
 _CHUNK_SECONDS = 0.05
 
 
@@ -89,23 +91,25 @@ async def last_offset(connection: Connection) -> int:
     """
     channel = await connection.channel(prefetch=_CREDIT)
     try:
-        if await channel.count_messages(names.LOG) == 0:
-            return -1
-        latest = -1
+        # The broker's count lags behind by seconds: more than none is certain, none is not.
+        certain = await channel.count_messages(names.LOG) > 0
         arrived: asyncio.Queue[int] = asyncio.Queue()
         await channel.consume(
             names.LOG,
             lambda delivery: arrived.put_nowait(int(delivery.headers["x-stream-offset"])),
             arguments={"x-stream-offset": "last"},
         )
-        async with asyncio.timeout(_LAST_SECONDS):
-            latest = await arrived.get()
+        try:
+            async with asyncio.timeout(_LAST_SECONDS if certain else _EMPTY_SECONDS):
+                latest = await arrived.get()
+        except TimeoutError as error:
+            if certain:
+                raise BrokerUnavailable("the broker does not say where the log ends") from error
+            return -1
         with contextlib.suppress(TimeoutError):
             while True:
                 async with asyncio.timeout(_CHUNK_SECONDS):
                     latest = max(latest, await arrived.get())
         return latest
-    except TimeoutError as error:
-        raise BrokerUnavailable("the broker does not say where the log ends") from error
     finally:
         await channel.close()
