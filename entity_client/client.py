@@ -16,7 +16,7 @@ from entity_client.discovery import Discovery
 from entity_client.objects import Decided, LocatedNode, Topic, read_topic
 from entity_client.session import Patience, Session
 from tdn.bus.address import load_connection
-from tdn.errors import Absent, BrokerUnavailable, NoNodeAnswered, TdnError, TrustError
+from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError, TrustError
 from tdn.protocol import names, synopsis
 from tdn.protocol.names import Role, check_uuid
 from tdn.protocol.times import parse_time
@@ -219,10 +219,9 @@ class EntityClient:
         raise NoNodeAnswered(f"node {node_id} did not answer" if node_id else "no node answered; is one running? (`tdn status`)")
 
     async def _pick(self, node_id: str | None, silent: set[str]) -> Identity:
-        if node_id is None and self._chosen is not None and self._chosen.name.id not in silent:
-            return self._chosen
-        if node_id is not None and self._chosen is not None and self._chosen.name.id == node_id:
-            return self._chosen
+        chosen = self._chosen
+        if chosen is not None and chosen.name.id not in silent and node_id in (None, chosen.name.id):
+            return chosen
         async with contextlib.aclosing(self.locate()) as located:
             async for node in located:
                 if node_id is None and node.id not in silent:
@@ -231,11 +230,7 @@ class EntityClient:
                 if node.id == node_id:
                     return node.identity
         if node_id is not None:
-            raise (
-                Absent(f"there is no node {node_id!r} that answers")
-                if silent
-                else NoNodeAnswered(f"node {node_id} did not answer")
-            )
+            raise NoNodeAnswered(f"node {node_id} did not answer")
         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
     async def _change(self, kind: str, body: Mapping[str, Any], *, tail: bytes | None = None) -> Decided:
