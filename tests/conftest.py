@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ os.environ.setdefault("TDN_TICK_SECONDS", TICK_SECONDS)
 
 # It logs a page for every connection that a test breaks on purpose.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
+
+# A run that is told to end (a job's time limit) still stops the networks that it started.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 Connect = Callable[..., Awaitable[EntityClient]]
 

@@ -114,7 +114,7 @@ FORBIDDEN: dict[str, Act] = {
 def other(live: LiveNetwork) -> Any:
     """Another entity's reply queue, in use."""
     entity = RawEntity(live)
-    entity.introduce()
+    entity.hello()
     yield entity
     entity.close()
 
@@ -133,7 +133,7 @@ def test_an_entity_may_not(live: LiveNetwork, other: RawEntity, raw: RawEntity, 
     with pytest.raises(REFUSED) as refusal:
         attempt()
     assert refusal.value.reply_code == 403, refusal.value
-    assert live.waiting(other.queue) == 0
+    assert other.more_replies() == 0
 
 
 def test_after_all_of_that_everything_is_as_it_was(live: LiveNetwork) -> None:
@@ -181,7 +181,7 @@ def test_headers_lead_nowhere_else(live: LiveNetwork, other: RawEntity, raw: Raw
             headers={key: [other.queue, names.LOG, names.CHANGES]},
         )
         assert raw.reply().kind == "located"
-    assert live.waiting(other.queue) == 0
+    assert other.more_replies() == 0
     assert all(record["kind"] in ("tick", "hello") for record in live.records("n1", "seq > ?", before))
 
 
@@ -328,7 +328,7 @@ async def test_revocation_of_an_entity(live: LiveNetwork, connect: Connect, enti
     await until(lambda: closed_by_broker(open_connection), "the open connection to be closed")
     with pytest.raises(NO_ENTRY):
         live.amqp(entity)
-    with pytest.raises(TrustError, match="refused the login"):
+    with pytest.raises(TrustError, match="revoked"):
         await client.advertise(minted.token)
     for node in ("n1", "n2"):
         fact = await until(lambda node=node: live.fact("principal", f"entity:{entity.name}", node), "the fact")

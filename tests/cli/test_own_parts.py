@@ -186,8 +186,6 @@ roots = "{pki.roots}"
             if str(users_broker.folder).encode() not in Path(f"/proc/{pid}/environ").read_bytes()
         ]
         assert left == []
-        assert tdn("up").code == 0
-        assert entity("alice", "show", topic["uuid"]).one["advertisement"] == topic["advertisement"]
     finally:
         for role in (Role.NODE, Role.GUARD):
             for name in live.home.ids(role):
