@@ -16,6 +16,7 @@ from tdn.errors import LogDiverged
 from tdn.node.service import Node, NodeSettings
 from tdn.protocol.names import Role
 from tdn.rules.apply import network_id
+from tdn.trust import signing
 from tests.conftest import Connect
 from tests.live import LiveNetwork, compare_states, until
 
@@ -129,8 +130,11 @@ async def test_a_doctored_store_convinces_nobody(mortal: LiveNetwork, connect: C
     mortal.stop("n2")
     shutil.copy(store, tmp_path / "kept.sqlite")
     try:
+        # Sound in every way but its signature.
         header, payload, signature = doctored.token.split(".")
-        changed = ".".join((header, payload[:-8] + ("A" if payload[-8] != "A" else "B") + payload[-7:], signature))
+        content = signing.decode_segment(payload.encode()).replace(b"doctored/0", b"doctored/9")
+        changed = ".".join((header, signing.encode_segment(content), signature))
+        assert changed != doctored.token
         with contextlib.closing(sqlite3.connect(store)) as db, db:
             db.execute("UPDATE topics SET advertisement = ? WHERE uuid = ?", (changed, doctored.uuid))
         await asyncio.to_thread(mortal.start, "n2")
