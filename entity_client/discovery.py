@@ -94,29 +94,43 @@ class Discovery:
             arrived.put_nowait(None)
 
     async def _ask(self, node: LocatedNode, arrived: asyncio.Queue[Topic | None], errors: list[TdnError]) -> None:
-        identify = by_roots(self._session.credentials.roots)
-        expected = 1
+        """Ask one node, and again from its cursor on, until it has given as many topics as are wanted, or all."""
+        body = dict(self._body)
         try:
-            patience = Patience(self._client.timeout)
-            answers = self._session.ask("discover", self._body, node.identity, key=names.topics_key(node.id), patience=patience)
-            async with contextlib.aclosing(answers):
-                async for reply in answers:
-                    if reply.kind != "discovered" or reply.body["page"] != expected:
-                        continue
-                    expected += 1
-                    for line in (reply.tail or b"").split(b"\n") if reply.body["count"] else ():
-                        try:
-                            arrived.put_nowait(read_topic(line, identify, self._session.network))
-                        except TdnError as error:
-                            self.disbelieved.append((node.id, str(error)))
-                            logger.warning("node %s gave an advertisement that does not verify: %s", node.id, error)
-                    if reply.body["last"]:
-                        self._note_cursor(reply.body.get("cursor"))
-                        self.answered.add(node.id)
-                        return
+            while True:
+                given, cursor = await self._ask_once(node, body, arrived)
+                if cursor is None or given == 0 or given >= body["limit"]:
+                    break
+                body |= {"cursor": cursor, "limit": body["limit"] - given}
+            self._note_cursor(cursor)
+            self.answered.add(node.id)
         except TdnError as error:
             errors.append(error)
-        self.silent.add(node.id)
+            self.silent.add(node.id)
+
+    async def _ask_once(
+        self, node: LocatedNode, body: dict[str, Any], arrived: asyncio.Queue[Topic | None]
+    ) -> tuple[int, str | None]:
+        """One answer in its pages: how many topics it gave, and where it would go on."""
+        identify = by_roots(self._session.credentials.roots)
+        expected, given = 1, 0
+        patience = Patience(self._client.timeout)
+        answers = self._session.ask("discover", body, node.identity, key=names.topics_key(node.id), patience=patience)
+        async with contextlib.aclosing(answers):
+            async for reply in answers:
+                if reply.kind != "discovered" or reply.body["page"] != expected:
+                    continue
+                expected += 1
+                given += reply.body["count"]
+                for line in (reply.tail or b"").split(b"\n") if reply.body["count"] else ():
+                    try:
+                        arrived.put_nowait(read_topic(line, identify, self._session.network))
+                    except TdnError as error:
+                        self.disbelieved.append((node.id, str(error)))
+                        logger.warning("node %s gave an advertisement that does not verify: %s", node.id, error)
+                if reply.body["last"]:
+                    return given, reply.body.get("cursor")
+        raise NoNodeAnswered(f"node {node.id} did not answer in time")
 
     def _mind(self, left_out: set[str], shown: Iterable[str]) -> None:
         """A node that lags may have filled the answer with later topics: go on before the first that was left out."""

@@ -24,6 +24,8 @@ from typing import Any, ClassVar
 
 #: How much of a malformed message is kept for the operator's log. Enough to recognise it, too little to fill a disk.
 KEPT_BYTES = 200
+#: Longest message of an error. A sender's own words may be in it, and an error must always fit into its reply.
+MAX_MESSAGE_CHARACTERS = 1000
 
 
 class TdnError(Exception):
@@ -39,7 +41,7 @@ class TdnError(Exception):
 
     def as_object(self) -> dict[str, Any]:
         """The error as `--json` prints it and as a node sends it."""
-        return {"error": self.word, "message": self.message, "detail": self.detail}
+        return {"error": self.word, "message": self.message[:MAX_MESSAGE_CHARACTERS], "detail": self.detail}
 
 
 class UsageError(TdnError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,20 @@ class _OneWrite(AsyncioConnection):  # type: ignore[misc]  # pika ships no types
 
     def _output_marshaled_frames(self, marshaled_frames: Sequence[bytes]) -> None:
         super()._output_marshaled_frames([b"".join(marshaled_frames)])
+
+    def _read_frame(self) -> Any:
+        """A frame, also when its properties cannot be read: a sender's header table that RabbitMQ passes on and pika fails on (a time
+        beyond the calendar, tables three thousand deep) once ended the connection of every node that it reached."""
+        try:
+            return super()._read_frame()
+        except foreign.AMQPError:
+            raise
+        except Exception:
+            kind, channel, size = struct.unpack(">BHL", self._frame_buffer[:7])
+            if kind != pika.spec.FRAME_HEADER:
+                raise
+            (body_size,) = struct.unpack_from(">Q", self._frame_buffer, 11)
+            return size + 8, pika.frame.Header(channel, body_size, pika.BasicProperties(headers={}))
 
 
 class Connection:
@@ -238,10 +253,10 @@ class Channel:
                     tag=method.delivery_tag,
                     body=body,
                     headers=properties.headers or {},
-                    reply_to=properties.reply_to,
+                    reply_to=_text(properties.reply_to),
                     routing_key=method.routing_key,
                     redelivered=method.redelivered,
-                    correlation=properties.correlation_id,
+                    correlation=_text(properties.correlation_id),
                 )
             )
 
@@ -358,6 +373,11 @@ class Channel:
                 # Retrieved here too: a publisher that did not wait is not to be told by a warning at exit.
                 waiting.exception()
         self._unconfirmed.clear()
+
+
+def _text(value: Any) -> str | None:
+    """A property as text. pika gives bytes where it is not UTF-8, which no address or id of ours is."""
+    return value if isinstance(value, str) else None
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:

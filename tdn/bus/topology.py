@@ -17,6 +17,9 @@ _QUESTION_MILLISECONDS = 60_000
 #: A reply queue that nobody reads goes away, with what is in it. Answers to changes are given again on request.
 _SESSION_IDLE_MILLISECONDS = 60_000
 
+#: A dead letter waits this long for a node that tells its sender.
+_DEAD_MILLISECONDS = 86_400_000
+
 LOG_ARGUMENTS = {"x-queue-type": "stream"}
 
 
@@ -26,7 +29,16 @@ async def declare(channel: Channel) -> None:
     await channel.declare_exchange(names.BROADCAST, "headers")
     await channel.declare_exchange(names.REPLIES, "direct")
     await channel.declare_queue(names.LOG, LOG_ARGUMENTS)
-    await channel.declare_queue(names.DEAD, {"x-queue-type": "quorum", "x-max-length": 10_000})
+    # What cannot even be given up in order is dropped in the end: nothing circulates for ever.
+    await channel.declare_queue(
+        names.DEAD,
+        {
+            "x-queue-type": "quorum",
+            "x-max-length": 10_000,
+            "x-delivery-limit": DELIVERY_LIMIT,
+            "x-message-ttl": _DEAD_MILLISECONDS,
+        },
+    )
     await channel.declare_queue(
         names.CHANGES,
         {

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from tdn.cli.output import printable
 from tdn.errors import UsageError
 from tdn.guard.service import Guard, GuardSettings
 from tdn.local.home import Home
+from tdn.node.rates import Rate
 from tdn.node.service import Node, NodeSettings
 from tdn.protocol.names import Role
 from tdn.trust import credentials
@@ -126,9 +128,36 @@ def _folder(home: Home, role: Role, name: str) -> Any:
     return folder
 
 
+class _PlainLines(logging.Formatter):
+    """One line per message, whatever a sender put into it; a traceback of ours keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+
+class _Bounded(logging.Filter):
+    """So many lines a second and no more: a log that others can write to must not fill the disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rate = Rate(burst=500, per_second=20.0, clock=time.monotonic)
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not self._rate.take(""):
+            self._left_out += 1
+            return False
+        if self._left_out:
+            record.msg, record.args = f"{record.getMessage()} ({self._left_out} lines before this were left out)", ()
+            self._left_out = 0
+        return True
+
+
 def _log(verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(_Bounded())
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     logging.getLogger("pika").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

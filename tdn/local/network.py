@@ -13,7 +13,7 @@ import socket
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,10 @@ class Network:
         settings = self.home.settings()
         if not self.home.exists and settings.embedded_pki:
             self._say("making a certificate authority: P-256 root, one intermediate for nodes, one for entities")
-        if settings.private_broker and not self._broker_alive() and _taken(self.home.ports().values()):
+        if settings.private_broker and not self._broker_alive() and _taken(self._ports_to_be_free()):
             self._say("a remembered port is taken by another program; choosing new ones")
+            # What still runs knows the old ones only; and an epmd on the old one makes Erlang start another, which stays.
+            self._stop()
             self.home.choose_ports()
         self.operator.found()
         if settings.private_broker:
@@ -174,9 +176,10 @@ class Network:
         for name in self.home.ids(Role.NODE):
             if not self._process(Role.NODE, name).alive():
                 self._spawn(Role.NODE, name)
-        for role in (Role.GUARD, Role.NODE):
-            for name in self.home.ids(role):
-                self._await_ready(role, name)
+        everyone = [(role, name) for role in (Role.GUARD, Role.NODE) for name in self.home.ids(role)]
+        together = [self._process(role, name) for role, name in everyone]
+        for role, name in everyone:
+            self._await_ready(role, name, together)
         if any(self.home.pending.glob("*.jws")):
             self._say("putting waiting revocations into the log")
             asyncio.run(self.operator.send_pending(timeout=20.0))
@@ -197,7 +200,8 @@ class Network:
         argv = [sys.executable, "-m", "tdn.cli.main", "--home", str(self.home), str(role), "--id", name]
         self._process(role, name).spawn(argv, env=dict(os.environ), cwd=self.home.folder)
 
-    def _await_ready(self, role: Role, name: str) -> None:
+    def _await_ready(self, role: Role, name: str, together: Sequence[DetachedProcess] = ()) -> None:
+        """Wait for one process; when one that was started together with it has ended, there is no use in waiting."""
         deadline = time.monotonic() + _READY_SECONDS
         process = self._process(role, name)
         seen = -1
@@ -205,8 +209,8 @@ class Network:
             state = self.home.reported(f"{role}-{name}")
             if state.get("ready") and state.get("pid") == process.pid:
                 return
-            if not process.alive():
-                raise BrokerUnavailable(f"{role} {name} ended while starting:\n{process.tail(lines=15)}")
+            if (ended := next((one for one in (process, *together) if not one.alive()), None)) is not None:
+                raise BrokerUnavailable(f"{ended.name} ended while starting:\n{ended.tail(lines=15)}")
             if state.get("sequence", 0) > seen:
                 # It is catching up: as long as it gets on, it is waited for.
                 seen = state.get("sequence", 0)
@@ -232,6 +236,15 @@ class Network:
             if not alive and store.exists():
                 entry |= _stored(store)
         return entry
+
+    def _ports_to_be_free(self) -> list[int]:
+        """All but those that our own guard and epmd hold, which outlive a broker that was killed."""
+        ports = dict(self.home.ports())
+        if any(self._process(Role.GUARD, name).alive() for name in self.home.ids(Role.GUARD)):
+            del ports["guard"]
+        if DetachedProcess(self.home.credentials(Role.BROKER, BROKER) / "rabbitmq", "epmd").alive():
+            del ports["epmd"]
+        return list(ports.values())
 
     def _broker_alive(self) -> bool:
         return self.home.exists and self.home.credentials(Role.BROKER, BROKER).is_dir() and self._broker().alive()

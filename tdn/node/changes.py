@@ -6,6 +6,7 @@ A change is addressed to the network, so any node can finish it. A redelivered o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from datetime import datetime
@@ -26,7 +27,9 @@ from tdn.trust.replay import MAX_CHANGE_LIFE
 logger = logging.getLogger(__name__)
 
 #: How long a certificate may take to reach this node's view after another node logged it.
-_UNKNOWN_SECONDS = 3.0
+_UNKNOWN_SECONDS = 1.0
+#: How many may wait for that at once. Anybody can name a certificate that does not exist, and must not hold the others up by it.
+_UNKNOWN_WAITING = 16
 
 KINDS = frozenset(RULES)
 
@@ -43,23 +46,36 @@ class Changes:
         self._appender = appender
         self._node = node
         self._clock = clock
+        self._waiting = 0
 
     async def admit(self, raw: bytes) -> Envelope:
         """Who sent this and what it asks. A certificate that another node has just logged is waited for."""
         if len(raw) > jsontext.MAX_REQUEST_BYTES:
             raise MalformedMessage(f"request of {len(raw)} bytes is over the limit of {jsontext.MAX_REQUEST_BYTES}", received=raw)
-        deadline = asyncio.get_running_loop().time() + _UNKNOWN_SECONDS
-        while True:
-            try:
-                request = envelope.authenticate(raw, lambda header: requester(self._replica.reader, header, self._clock()))
-                break
-            except TrustError as error:
-                if "unknown" not in error.detail or asyncio.get_running_loop().time() > deadline:
-                    raise
-                await asyncio.sleep(0.05)
+        try:
+            request = self._authenticate(raw)
+        except TrustError as error:
+            if "unknown" not in error.detail or self._waiting >= _UNKNOWN_WAITING:
+                raise
+            request = await self._await_certificate(raw)
         if request.kind not in KINDS:
             raise TrustError(f"{request.kind} is not a change")
         return request
+
+    def _authenticate(self, raw: bytes) -> Envelope:
+        return envelope.authenticate(raw, lambda header: requester(self._replica.reader, header, self._clock()))
+
+    async def _await_certificate(self, raw: bytes) -> Envelope:
+        self._waiting += 1
+        try:
+            deadline = asyncio.get_running_loop().time() + _UNKNOWN_SECONDS
+            while asyncio.get_running_loop().time() < deadline:
+                await self._replica.progress(within_seconds=_UNKNOWN_SECONDS)
+                with contextlib.suppress(TrustError):
+                    return self._authenticate(raw)
+        finally:
+            self._waiting -= 1
+        return self._authenticate(raw)
 
     async def decide(self, request: Envelope) -> Outcome:
         """The outcome of a change: what the log already says, or what it says once it is appended."""

@@ -22,7 +22,7 @@ from tdn.bus.direct import DirectReplies
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
 from tdn.node.changes import Changes, NoLongerCurrent, require_accepted
-from tdn.node.questions import Desk
+from tdn.node.questions import Answer, Desk
 from tdn.node.rates import Rate
 from tdn.protocol import jsontext, names
 from tdn.replica.replica import Replica
@@ -46,6 +46,8 @@ _READ_OWN_SECONDS = 3.0
 #: How far ahead that may be, and how many may wait for it: a made-up number must not hold the node's attention.
 _READ_OWN_RECORDS = 10_000
 _READ_OWN_ASKERS = 32
+#: Discoveries of one entity in work at once. Each may answer with a few MB.
+_DISCOVERIES_AT_ONCE = 8
 
 Work = Callable[[Delivery], Coroutine[Any, Any, None]]
 
@@ -68,6 +70,8 @@ class Post:
     counts: Counter[str]
     #: Each session makes a queue that stays for a minute; nobody may fill the broker with them.
     sessions: Rate
+    #: Errors to those who cannot be named, all of them together.
+    strangers: Rate
 
 
 class Intake:
@@ -81,11 +85,14 @@ class Intake:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open = True
         self._catching_up = 0
+        self._looking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Two, so that nobody who cannot be named disturbs the first contact of those who can.
+        self._welcomes = DirectReplies(post.brokers, post.credentials, post.vhost)
+        self._strangers = DirectReplies(post.brokers, post.credentials, post.vhost)
 
     async def open(self, queue: str) -> None:
         """Begin to take messages: changes and dead letters with all nodes, questions from this node's own queue."""
-        self._direct = DirectReplies(self._post.brokers, self._post.credentials, self._post.vhost)
         self._answers = await self._channel()
         self._sessions = await self._channel()
         self._changes = await self._channel(prefetch=_PREFETCH)
@@ -117,7 +124,8 @@ class Intake:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._direct.close()
+        await self._welcomes.close()
+        await self._strangers.close()
 
     async def drain(self) -> None:
         """Take nothing new, finish what is in work."""
@@ -147,9 +155,11 @@ class Intake:
         except Exception:
             logger.exception("a message could not be worked on")
             self._post.counts["failed"] += 1
-            if not channel.closed.done():
+            if work == self._change and not channel.closed.done():
+                # Tried again, by another node perhaps, until the delivery limit. A question is asked again by its asker, and a dead
+                # letter has had its chance: neither goes back, or it would come again at once and for ever.
                 channel.nack(delivery.tag)
-            return
+                return
         if not channel.closed.done():
             channel.ack(delivery.tag)
 
@@ -199,13 +209,14 @@ class Intake:
 
     async def _dead(self, delivery: Delivery) -> None:
         """What failed too often: its sender is told, and it is gone."""
+        if _was_late(delivery):
+            # A first contact that nobody took in time. Its sender has long said hello again.
+            return
         self._post.counts["dead"] += 1
         logger.error("a change failed %d times and was given up: %r", topology.DELIVERY_LIMIT, delivery.body[:200])
         try:
             request = await self._work.admit(delivery.body)
-        except Exception:
-            # Whatever it breaks, it has broken often enough.
-            logger.exception("nobody can be told of a change that was given up")
+        except TdnError:
             return
         error = Refused("the request failed too often inside the nodes and was given up; it had no effect unless a retry says so")
         self._send(request, delivery, "error", error.as_object())
@@ -235,17 +246,31 @@ class Intake:
         try:
             await self._catch_up_with(question)
             if question.kind == "discover":
-                # May take long, so not on the event loop: other askers do not notice.
-                answers = await asyncio.get_running_loop().run_in_executor(
-                    post.pool, lambda: list(questions.answer(post.desk, question, post.reader(), now))
-                )
+                answers = await self._look_for(question, now)
             else:
                 answers = list(questions.answer(post.desk, question, post.replica.reader, now))
         except TdnError as error:
             self._send(question, delivery, "error", error.as_object())
             return
         for answer in answers:
+            # Page by page, with others in between: signing and sealing a long answer takes a while.
+            await asyncio.sleep(0)
             self._send(question, delivery, answer.kind, answer.body, answer.tail, with_chain=answer.kind == "located")
+
+    async def _look_for(self, question: Envelope, now: datetime) -> list[Answer]:
+        """The answers to a discovery. May take long, so not on the event loop, and only so many of one asker at a time."""
+        asker = question.signer.name.principal
+        if self._looking[asker] >= _DISCOVERIES_AT_ONCE:
+            raise Refused(f"too many discoveries at once; at most {_DISCOVERIES_AT_ONCE} of one entity are in work at a node")
+        self._looking[asker] += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._post.pool, lambda: list(questions.answer(self._post.desk, question, self._post.reader(), now))
+            )
+        finally:
+            self._looking[asker] -= 1
+            if not self._looking[asker]:
+                del self._looking[asker]
 
     async def _catch_up_with(self, question: Envelope) -> None:
         """Wait until this node has applied what the asker has a receipt for; not for just anything, and not for too many at once."""
@@ -271,10 +296,10 @@ class Intake:
         """A message that nobody can be named for. It is answered only where the address itself proves the sender."""
         self._post.counts["turned away"] += 1
         received = error.received if isinstance(error, MalformedMessage) else delivery.body[:80]
-        logger.info("turned away: %s %r", error, received)
-        if delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY):
+        logger.info("turned away: %r %r", str(error), received)
+        if delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY) and self._post.strangers.take(""):
             raw = self._write("error", error.as_object(), "tdn:sender", None, None, with_chain=True)
-            self._direct.send(delivery.reply_to, raw)
+            self._strangers.send(delivery.reply_to, raw)
 
     def _send(
         self,
@@ -298,7 +323,7 @@ class Intake:
         if request.reply is not None:
             self._answers.publish(names.REPLIES, names.reply_queue(signer.name, request.reply), sealed, correlation=request.id)
         elif delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY):
-            self._direct.send(delivery.reply_to, sealed)
+            self._welcomes.send(delivery.reply_to, sealed)
 
     def _write(
         self, kind: str, body: dict[str, Any], audience: str, answers: str | None, tail: bytes | None, *, with_chain: bool
@@ -314,3 +339,9 @@ class Intake:
             tail=tail,
             with_chain=with_chain,
         )
+
+
+def _was_late(delivery: Delivery) -> bool:
+    """Whether a dead letter expired in its queue, rather than failed in it, as the broker noted."""
+    deaths = delivery.headers.get("x-death")
+    return isinstance(deaths, list) and bool(deaths) and isinstance(deaths[0], dict) and deaths[0].get("reason") == "expired"

@@ -15,13 +15,15 @@ from tdn.protocol import schemas
 from tdn.protocol.names import Role, check_uuid, mint_uuid
 from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.queries.string import compile_string
-from tdn.store.search import FoundTopic, Reader
+from tdn.store.search import FoundTopic, Page, Reader
 from tdn.trust import statements
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 
 #: Bytes of advertisements in one page. Signed, sealed and in base64 it stays below the message limit, the largest descriptor included.
 _PAGE_BYTES = 140_000
+#: Bytes of one answer. Who wants more goes on with the cursor; a small question must not make a node hold hundreds of megabytes.
+_ANSWER_BYTES = 1_500_000
 #: Topics in one page: small enough that the first ones show at once, large enough that a page's signature is a small part.
 _PAGE_TOPICS = 100
 
@@ -92,13 +94,28 @@ def _discover(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> 
         raise UsageError("a query needs its language, and a language its query")
     query = compile_string(body["query"]) if "query" in body else None
     found = reader.discover(query, after=_read_cursor(body.get("cursor")), limit=body["limit"], now=now)
-    pages = list(_pages([_line(desk, topic, now) for topic in found.topics]))
-    for number, lines in enumerate(pages, start=1):
+    lines, after = _up_to(_ANSWER_BYTES, desk, found, now)
+    pages = list(_pages(lines))
+    for number, page_lines in enumerate(pages, start=1):
         last = number == len(pages)
-        page: dict[str, Any] = {"page": number, "last": last, "count": len(lines)}
-        if last and found.after is not None:
-            page["cursor"] = _write_cursor(found.after)
-        yield Answer("discovered", page, b"\n".join(lines) if lines else None)
+        page: dict[str, Any] = {"page": number, "last": last, "count": len(page_lines)}
+        if last and after is not None:
+            page["cursor"] = _write_cursor(after)
+        yield Answer("discovered", page, b"\n".join(page_lines) if page_lines else None)
+
+
+def _up_to(most_bytes: int, desk: Desk, found: Page, now: datetime) -> tuple[list[bytes], tuple[str, str] | None]:
+    """As many topics as an answer may hold, at least one, and where to go on."""
+    lines: list[bytes] = []
+    size = 0
+    for number, topic in enumerate(found.topics):
+        line = _line(desk, topic, now)
+        size += len(line)
+        if lines and size > most_bytes:
+            before = found.topics[number - 1]
+            return lines, (before.created, before.uuid)
+        lines.append(line)
+    return lines, found.after
 
 
 def _show(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Answer:

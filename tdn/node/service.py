@@ -77,6 +77,7 @@ class Node:
         self._clock = clock
         self.network = network_id(settings.genesis)
         self.replica = Replica(settings.store, self.network)
+        self._served = False
         self._readers = threading.local()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="question")
         self._post = Post(
@@ -92,6 +93,7 @@ class Node:
             reader=self._reader,
             counts=self.condition.counts,
             sessions=Rate(burst=200, per_second=5.0, clock=time.monotonic),
+            strangers=Rate(burst=50, per_second=10.0, clock=time.monotonic),
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -111,10 +113,12 @@ class Node:
                 error = serving.exception()
                 if isinstance(error, LogDiverged | UnknownRules | NoLongerCurrent):
                     raise error
-                if self.condition.ready:
+                if self._served:
                     delay = 0.2
-                self.condition.ready = False
-                logger.warning("node %s lost the broker, trying again in %.1f s: %s", self.id, delay, error)
+                self._served = self.condition.ready = False
+                # Ours to look into when it is not one of our own errors; a full disk, say, may have room again.
+                unexpected = error if not isinstance(error, TdnError) else None
+                logger.warning("node %s stopped serving, trying again in %.1f s: %s", self.id, delay, error, exc_info=unexpected)
                 await asyncio.wait([stopping], timeout=delay)
                 delay = min(delay * 2, 5.0)
         finally:
@@ -139,12 +143,12 @@ class Node:
             work = Changes(self.replica, appender, self._credentials, self._clock)
             await _first(self._enter(work), following)
             intake = Intake(self._post, connection, work)
-            await intake.open(queue)
             closing.push_async_callback(intake.close)
+            await intake.open(queue)
             session.append(asyncio.create_task(self._tick(work)))
             session.append(asyncio.create_task(_result(connection.closed)))
             session.append(asyncio.create_task(_result(intake.broken)))
-            self.condition.ready = True
+            self.condition.ready = self._served = True
             logger.info("node %s serves network %s at record %d", self.id, self.network[:12], self.replica.position[0])
             stopping = asyncio.create_task(stop.wait())
             done, _ = await asyncio.wait([*session, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -39,7 +39,7 @@ def check(kind: str, value: Any) -> None:
     try:
         _validator(kind).validate(value)
     except jsonschema_rs.ValidationError as error:
-        place = ".".join(str(step) for step in error.instance_path)
+        place = ".".join(str(step) for step in error.instance_path)[:100]
         raise MalformedMessage(f"{kind}{': ' + place if place else ''}: {error.message[:300]}") from error
     except ValueError as error:
         raise MalformedMessage(f"{kind}: {str(error)[:300]}") from error

@@ -76,6 +76,12 @@ class Replica:
                 records += follower.arrived(_BATCH)
             await self._apply(records)
 
+    async def progress(self, *, within_seconds: float) -> None:
+        """Return when something was applied, or when the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_seconds):
+                await self._progress.wait()
+
     async def reached(self, seq: int, *, within_seconds: float) -> None:
         """Return when the record is applied here, or when the time is up: whoever has seen it in the log finds it here too."""
         with contextlib.suppress(TimeoutError):

@@ -25,6 +25,9 @@ from tdn.trust.replay import CLOCK_SKEW
 #: The rules that this build knows. A log that asks for others stops it.
 RULES_VERSION = 1
 
+#: What a repeated request is told that was refused for bytes or certificates that do not hold.
+_REFUSED_BEFORE = "the request was refused when it was first judged: what it carries does not verify"
+
 #: A change decides with what is written (facts), what the receipt says, and which logins end.
 Decision = tuple[tuple[Write, ...], dict[str, Any], tuple[str, ...]]
 Rule = Callable[[State, Envelope, datetime, int], Decision]
@@ -104,7 +107,7 @@ def _decide(state: State, record: LogRecord, request: Envelope, at: datetime) ->
         # Its entry may have been cleared away already, so it could be judged a second time.
         refusal = Refused("the request came after its deadline")
         return Outcome("refused", request.kind, request=key, error=refusal.as_object())
-    receipt, error = None, None
+    receipt, error, remembered = None, None, None
     writes: tuple[Write, ...] = ()
     cut: tuple[str, ...] = ()
     try:
@@ -124,9 +127,13 @@ def _decide(state: State, record: LogRecord, request: Envelope, at: datetime) ->
         raise
     except TdnError as failure:
         error = failure.as_object()
+        # The state holds our own words only. What a library said of bad bytes differs between versions, and must not divide the nodes.
+        remembered = (
+            error if isinstance(failure, Refused) else {"error": error["error"], "message": _REFUSED_BEFORE, "detail": {}}
+        )
     until = format_time(request.expires + CLOCK_SKEW)
     memory = (
-        Write("request", key, {"digest": body_digest(request), "receipt": receipt, "error": error, "seq": record.seq}),
+        Write("request", key, {"digest": body_digest(request), "receipt": receipt, "error": remembered, "seq": record.seq}),
         Write("ends", f"{until} request {key}", {}),
     )
     return Outcome("refused" if error else "accepted", request.kind, writes + memory, key, receipt, error, cut)
@@ -163,7 +170,7 @@ def _newcomer(state: State, message: signing.Unverified) -> Identity | None:
 def requester(state: State, header: signing.Header, at: datetime) -> Identity:
     """Who signed a request. A hello brings its own chain, since it is how a certificate gets into the log."""
     if header.kind == "hello" and header.chain:
-        return principals.trust_roots(state).identify(header.chain, at=at)
+        return principals.trust_roots(state).follow(header.chain, at=at)
     return principals.known(state, header)
 
 
@@ -198,7 +205,7 @@ def read_genesis(raw: bytes) -> Envelope:
         raise MalformedMessage("not a genesis") from error
     roots = roots_from_ders(decode_chain(body["roots"]))
     chain = decode_chain(body["operator"])
-    request = envelope.authenticate(raw, lambda header: roots.identify(chain, at=created))
+    request = envelope.authenticate(raw, lambda header: roots.follow(chain, at=created))
     if (
         request.kind != "genesis"
         or request.signer.name.role is not Role.OPERATOR

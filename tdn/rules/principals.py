@@ -56,12 +56,18 @@ def require_current(state: State, identity: Identity) -> None:
         raise TrustError(f"the certificate of {identity.name.principal} was superseded by a later one")
 
 
-def require_issuer(state: State, identity: Identity) -> None:
-    """Refuse a statement's signer that was revoked, or never enrolled. A superseded certificate still proves what it signed."""
+def issuer(state: State, header: signing.Header) -> Identity:
+    """Who signed a statement: enrolled in the log with this very certificate, and not revoked. A superseded certificate still proves what
+    it signed. The chain that was logged counts, not the one that the statement brings: every node then follows the same."""
+    fact = state.get("certificate", header.thumbprint)
+    if fact is None:
+        raise TrustError("signed with a certificate that is not enrolled in the log")
+    identity = _identity(fact["at"], tuple(fact["chain"]), tuple(network(state)["roots"]))
     principal = state.get("principal", identity.name.principal)
-    if principal is None or state.get("certificate", identity.thumbprint) is None:
-        raise TrustError(f"{identity.name.principal} is not enrolled with this certificate")
+    if principal is None:
+        raise TrustError(f"{identity.name.principal} is not enrolled")
     _require_not_revoked(principal, identity)
+    return identity
 
 
 def is_current_login(state: State, name: Name) -> bool:
@@ -78,7 +84,7 @@ def is_ended_login(state: State, name: Name) -> bool:
 
 def identify(state: State, chain: Sequence[str], at: datetime) -> Identity:
     """Who holds a chain that stands in a message, by the log's own roots."""
-    return trust_roots(state).identify(decode_chain(chain), at=at)
+    return trust_roots(state).follow(decode_chain(chain), at=at)
 
 
 def admit(state: State, identity: Identity, at: datetime, *, roles: frozenset[Role]) -> tuple[tuple[Write, ...], tuple[str, ...]]:
@@ -153,4 +159,4 @@ def _require_not_revoked(principal: Fact, identity: Identity) -> None:
 @lru_cache(maxsize=10_000)
 def _identity(at: str, chain: tuple[str, ...], roots: tuple[str, ...]) -> Identity:
     """An identity from its logged certificate. It was followed to the roots when it was logged; the same check gives the same answer."""
-    return roots_from_ders(decode_chain(roots)).identify(decode_chain(chain), at=parse_time(at))
+    return roots_from_ders(decode_chain(roots)).follow(decode_chain(chain), at=parse_time(at))

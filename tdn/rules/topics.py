@@ -9,8 +9,7 @@ from tdn.errors import Refused, TrustError
 from tdn.protocol.times import format_time, parse_time
 from tdn.rules import principals
 from tdn.rules.state import Fact, State, Write
-from tdn.trust import signing, statements
-from tdn.trust.certificates import Identity
+from tdn.trust import statements
 from tdn.trust.envelope import Envelope
 from tdn.trust.replay import CLOCK_SKEW
 
@@ -24,7 +23,7 @@ def advertise(state: State, request: Envelope, at: datetime, seq: int) -> tuple[
     """T7: only the named creator, once, in time. The first accepted record for a UUID is final."""
     if request.tail is None:
         raise Refused("the request carries no advertisement")
-    advertisement = statements.read_advertisement(request.tail, lambda header, moment: _minting_node(state, header, moment))
+    advertisement = statements.read_advertisement(request.tail, lambda header, moment: principals.issuer(state, header))
     if advertisement.network != principals.network(state)["id"]:
         raise TrustError("the advertisement was minted in another network")
     if advertisement.uuid != request.body["uuid"]:
@@ -115,15 +114,6 @@ def _owned(state: State, uuid: str, request: Envelope, at: datetime) -> Fact:
             else f"topic {uuid} has expired; create a new one"
         )
     return topic
-
-
-def _minting_node(state: State, header: signing.Header, moment: datetime) -> Identity:
-    """The node that minted: enrolled in the log with this very certificate, and not revoked before this point."""
-    if not header.chain:
-        raise TrustError("the advertisement does not carry its certificate chain")
-    identity = principals.trust_roots(state).identify(header.chain, at=moment)
-    principals.require_issuer(state, identity)
-    return identity
 
 
 def _end(expires: str, uuid: str) -> Write:

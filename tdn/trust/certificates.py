@@ -74,16 +74,22 @@ class TrustRoots:
         return tuple(root.public_bytes(serialization.Encoding.DER) for root in self._roots)
 
     def identify(self, chain: Sequence[bytes], *, at: datetime) -> Identity:
-        """Who holds this chain, valid at a moment; or TrustError."""
+        """Who holds this chain, valid at a moment; or TrustError. Remembers what it followed: for readers, never inside `apply`."""
         key = tuple(chain)
         known = self._followed.get(key)
-        if known is None:
-            known = self._follow(key, at)
+        if known is None or not known.not_before <= at <= known.not_after:
+            # Another path of the same chain may be valid now.
+            known = self.follow(key, at=at)
             if len(self._followed) >= 10_000:
                 self._followed.clear()
             self._followed[key] = known
-        known.require_valid_at(at)
         return known
+
+    def follow(self, chain: tuple[bytes, ...], *, at: datetime) -> Identity:
+        """The same without any memory: the answer depends on the chain, the roots and the moment alone."""
+        identity = self._follow(chain, at)
+        identity.require_valid_at(at)
+        return identity
 
     def _follow(self, chain: tuple[bytes, ...], at: datetime) -> Identity:
         try:
@@ -97,12 +103,16 @@ class TrustRoots:
                 .build_client_verifier()
             )
             path = verifier.verify(certificates[0], certificates[1:]).chain
-        except (ValueError, x509.ExtensionNotFound, verification.VerificationError, TypeError) as error:
-            raise TrustError(f"the certificate does not lead to a trusted root: {_first_line(error)}") from error
+        except verification.VerificationError as error:
+            _require_dates(certificates, at)
+            raise TrustError("the certificate does not lead to a trusted root", detail={"because": _first_line(error)}) from error
+        except (ValueError, TypeError, x509.ExtensionNotFound) as error:
+            raise TrustError("the certificate cannot be read", detail={"because": _first_line(error)}) from error
         except Exception as error:
-            if type(error).__module__.startswith(("cryptography", "builtins")):
-                raise TrustError(f"the certificate cannot be read: {_first_line(error)}") from error
-            raise
+            # cryptography has exceptions of its own for odd certificates; whatever it is, this one is not believed.
+            if not type(error).__module__.startswith(("cryptography", "asn1", "builtins")):
+                raise
+            raise TrustError("the certificate cannot be read", detail={"because": _first_line(error)}) from error
         leaf = path[0]
         name = name_of(leaf)
         for issuer in path[1:]:
@@ -163,6 +173,16 @@ def decode_chain(chain: Sequence[str]) -> tuple[bytes, ...]:
         return tuple(base64.b64decode(der, validate=True) for der in chain)
     except (binascii.Error, ValueError) as error:
         raise TrustError("the certificate chain is not base64") from error
+
+
+def _require_dates(certificates: Sequence[x509.Certificate], at: datetime) -> None:
+    """Say of a chain that did not hold whether its dates are the reason: what most people need to know."""
+    begins = max(certificate.not_valid_before_utc for certificate in certificates)
+    ends = min(certificate.not_valid_after_utc for certificate in certificates)
+    if at < begins:
+        raise TrustError(f"the certificate is not valid before {format_time(begins)}")
+    if at > ends:
+        raise TrustError(f"the certificate expired at {format_time(ends)}")
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:

@@ -114,9 +114,15 @@ def verify(message: Unverified, key: EllipticCurvePublicKey) -> dict[str, Any]:
 #: it and again when it applies it; the answer for the same bytes and the same key is the same.
 _held: OrderedDict[bytes, EllipticCurvePublicKey] = OrderedDict()
 _MAX_HELD = 4096
+#: r and s of P-256.
+_SIGNATURE_BYTES = 64
 
 
 def _holds(signed: bytes, signature: bytes, key: EllipticCurvePublicKey) -> bool:
+    # Of one length, so that signature and signed bytes have one boundary: a shorter signature over longer bytes is another message, and a
+    # node that remembered the one would have believed the other.
+    if len(signature) != _SIGNATURE_BYTES:
+        return False
     content = hashlib.sha256(signature + signed).digest()
     if _held.get(content) is key:
         return True

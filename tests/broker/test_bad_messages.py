@@ -424,6 +424,7 @@ def test_malicious_reply_to(live: LiveNetwork, raw: RawEntity, address: str, con
     newcomer.close()
     assert live.waiting(victim.queue) == 0
     victim.close()
+    wait_for(lambda: live.records("n1", "seq > ?", before), "a record after it")
     assert {record["status"] for record in live.records("n1", "seq > ?", before)} == {"accepted"}, "nothing void in the log"
 
 

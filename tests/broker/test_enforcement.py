@@ -169,20 +169,25 @@ def test_reading_replies_of_a_name_that_begins_alike(live: LiveNetwork) -> None:
     second.close()
 
 
-def test_headers_lead_nowhere_else(live: LiveNetwork, other: RawEntity, raw: RawEntity) -> None:
-    """T21: CC and BCC add routing keys behind the broker's check; from the requests they reach no entity and not the log."""
-    raw.hello()
-    before = live.records("n1")[-1]["seq"]
+def test_headers_lead_nowhere_else(live: LiveNetwork, other: RawEntity) -> None:
+    """T21: CC and BCC add routing keys; from the requests they reach no entity and not the log. RabbitMQ 4 asks the guard about them too
+    and closes the channel; 3.10 does not ask, and there the bindings lead nowhere else."""
     for key in ("CC", "BCC"):
+        raw = RawEntity(live)
+        raw.hello()
+        before = live.records("n1")[-1]["seq"]
         raw.publish(
             names.topics_key("n1"),
             raw.write("locate", {}, audience="tdn:nodes"),
             path=names.QUESTION_PATH,
             headers={key: [other.queue, names.LOG, names.CHANGES]},
         )
-        assert raw.reply().kind == "located"
+        wait_for(lambda raw=raw: raw.more_replies() or not raw.channel.is_open, "an answer or a refusal")
+        if raw.channel.is_open:
+            assert raw.reply().kind == "located"
+        raw.close()
+        assert all(record["kind"] in ("tick", "hello") for record in live.records("n1", "seq > ?", before))
     assert other.more_replies() == 0
-    assert all(record["kind"] in ("tick", "hello") for record in live.records("n1", "seq > ?", before))
 
 
 # --- who gets in at all --------------------------------------------------------------------------------------------------------------
