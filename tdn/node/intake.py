@@ -47,7 +47,7 @@ _READ_OWN_SECONDS = 3.0
 _READ_OWN_RECORDS = 10_000
 _READ_OWN_ASKERS = 32
 #: Discoveries of one entity in work at once. Each may answer with a few MB.
-_DISCOVERIES_AT_ONCE = 8
+_DISCOVERIES_AT_ONCE = 32
 
 Work = Callable[[Delivery], Coroutine[Any, Any, None]]
 
