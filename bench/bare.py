@@ -1,16 +1,19 @@
 """The bare limit of a creation: raw pika and raw crypto, doing no more than the paper's six steps need.
 
 The same broker, the same TLS, as many hops with the same sizes, the same signature and HPKE calls on the same side, one confirmed append
-to a stream and one `synchronous=FULL` commit. No JSON, no schemas, no rules, no queries, one process on each side.
+to a stream and one `synchronous=FULL` commit. Locating goes to two responders, as it goes to two nodes, and ends with the first answer.
+No JSON, no schemas, no rules, no queries, no other reader of the stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import sqlite3
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -30,7 +33,9 @@ from tdn.trust import credentials
 _SUITE = Suite(KEM.P256, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 _HASH = ec.ECDSA(hashes.SHA256())
 
-NODE_QUEUE, CLIENT_QUEUE, CHANGES, LOG = "bench.node", "bench.client", "bench.changes", "bench.log"
+NODE_QUEUES, CLIENT_QUEUE, CHANGES, LOG = ("bench.node.1", "bench.node.2"), "bench.client", "bench.changes", "bench.log"
+#: Fans a locate out to both responders.
+LOCATE = "bench.locate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +117,31 @@ async def call(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 async def declare(channel: Any) -> None:
     """Fresh queues of the kinds that the service uses."""
     for queue, arguments in (
-        (NODE_QUEUE, {"x-queue-type": "classic"}),
+        (NODE_QUEUES[0], {"x-queue-type": "classic"}),
+        (NODE_QUEUES[1], {"x-queue-type": "classic"}),
         (CLIENT_QUEUE, {"x-queue-type": "classic"}),
         (CHANGES, {"x-queue-type": "quorum"}),
         (LOG, {"x-queue-type": "stream"}),
     ):
         await call(channel.queue_delete, queue)
         await call(channel.queue_declare, queue, durable=True, arguments=arguments)
+    await call(channel.exchange_declare, LOCATE, exchange_type="fanout", durable=True)
+    for queue in NODE_QUEUES:
+        await call(channel.queue_bind, queue, LOCATE, routing_key="")
 
 
 async def remove(channel: Any) -> None:
-    for queue in (NODE_QUEUE, CLIENT_QUEUE, CHANGES, LOG):
+    for queue in (*NODE_QUEUES, CLIENT_QUEUE, CHANGES, LOG):
         await call(channel.queue_delete, queue)
+    await call(channel.exchange_delete, LOCATE)
 
 
-def respond(folder: Path, store: Path, sizes: Sizes, ready: Event) -> None:
-    """The node's side, in a process of its own, until it is terminated."""
-    asyncio.run(_respond(folder, store, sizes, ready))
+def respond(folder: Path, store: Path, sizes: Sizes, number: int, ready: Event) -> None:
+    """One node's side, in a process of its own, until it is terminated."""
+    asyncio.run(_respond(folder, store, sizes, number, ready))
 
 
-async def _respond(folder: Path, store: Path, sizes: Sizes, ready: Event) -> None:
+async def _respond(folder: Path, store: Path, sizes: Sizes, number: int, ready: Event) -> None:
     connection = await connect(folder)
     channel = await open_channel(connection)
     log = await open_channel(connection)
@@ -194,8 +204,9 @@ async def _respond(folder: Path, store: Path, sizes: Sizes, ready: Event) -> Non
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    await call(channel.basic_consume, NODE_QUEUE, question)
-    await call(channel.basic_consume, CHANGES, change)
+    await call(channel.basic_consume, NODE_QUEUES[number], question)
+    if number == 0:
+        await call(channel.basic_consume, CHANGES, change)
     ready.set()
     await asyncio.Event().wait()
 
@@ -207,42 +218,62 @@ class BareClient:
         self._channel = channel
         self._sizes = sizes
         self._crypto = Crypto()
-        self._replies: asyncio.Queue[None] = asyncio.Queue()
+        # Answers by their size, which says what they answer; the second answer to a locate is left lying, as an entity leaves it.
+        self._replies: defaultdict[int, asyncio.Queue[None]] = defaultdict(asyncio.Queue)
 
     async def open(self) -> None:
-        await call(self._channel.basic_consume, CLIENT_QUEUE, lambda *_: self._replies.put_nowait(None), auto_ack=True)
+        await call(
+            self._channel.basic_consume, CLIENT_QUEUE, lambda *event: self._replies[len(event[3])].put_nowait(None), auto_ack=True
+        )
+
+    async def _reply(self, size: int) -> None:
+        await self._replies[size].get()
 
     async def create(self) -> float:
         """One creation; its seconds."""
         crypto, sizes, channel = self._crypto, self._sizes, self._channel
         transient, persistent = pika.BasicProperties(delivery_mode=1), pika.BasicProperties(delivery_mode=2)
+        while not self._replies[sizes.located].empty():
+            self._replies[sizes.located].get_nowait()
         started = time.perf_counter()
         crypto.sign(sizes.locate)
-        channel.basic_publish("", NODE_QUEUE, b"x" * sizes.locate, transient)
-        await self._replies.get()
+        channel.basic_publish(LOCATE, "", b"x" * sizes.locate, transient)
+        await self._reply(sizes.located)
         crypto.unseal(sizes.located)
         crypto.verify(sizes.located)
         crypto.sign(sizes.create)
         crypto.seal(sizes.create)
-        channel.basic_publish("", NODE_QUEUE, b"x" * sizes.create, transient)
-        await self._replies.get()
+        channel.basic_publish("", NODE_QUEUES[0], b"x" * sizes.create, transient)
+        await self._reply(sizes.created)
         crypto.unseal(sizes.created)
         crypto.verify(sizes.created)
         crypto.verify(sizes.created)  # the advertisement
         crypto.sign(sizes.advertise)
         channel.basic_publish("", CHANGES, b"x" * sizes.advertise, persistent)
-        await self._replies.get()
+        await self._reply(sizes.decided)
         crypto.unseal(sizes.decided)
         crypto.verify(sizes.decided)
         crypto.verify(sizes.decided)  # the receipt
         return time.perf_counter() - started
 
 
-def start_responder(folder: Path, store: Path, sizes: Sizes) -> multiprocessing.process.BaseProcess:
+@contextlib.contextmanager
+def responders(folder: Path, scratch: Path, sizes: Sizes) -> Iterator[None]:
+    """Both responders, running."""
     context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    process = context.Process(target=respond, args=(folder, store, sizes, ready), daemon=True)
-    process.start()
-    if not ready.wait(30):
-        raise RuntimeError("the bare responder did not start")
-    return process
+    processes = []
+    try:
+        for number in range(len(NODE_QUEUES)):
+            ready = context.Event()
+            process = context.Process(
+                target=respond, args=(folder, scratch / f"bare-{number}.sqlite", sizes, number, ready), daemon=True
+            )
+            process.start()
+            processes.append(process)
+            if not ready.wait(30):
+                raise RuntimeError("a bare responder did not start")
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()

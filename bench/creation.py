@@ -28,7 +28,7 @@ async def create_once(client: EntityClient, name: str) -> tuple[float, float, fl
     located = time.perf_counter() - started
     topic = await client.create(path(name), advertise=False)
     created = time.perf_counter() - started
-    await client.advertise(topic.token)
+    await client.advertise(topic)
     return located, created, time.perf_counter() - started
 
 
@@ -92,8 +92,7 @@ async def measure(home: Home) -> None:
         connection = await bare.connect(node)
         channel = await bare.open_channel(connection)
         await bare.declare(channel)
-        with tempfile.TemporaryDirectory(dir=home.folder) as scratch:
-            responder = await asyncio.to_thread(bare.start_responder, node, Path(scratch) / "bare.sqlite", sizes)
+        with tempfile.TemporaryDirectory(dir=home.folder) as scratch, bare.responders(node, Path(scratch), sizes):
             try:
                 bare_client = BareClient(channel, sizes)
                 await bare_client.open()
@@ -108,8 +107,6 @@ async def measure(home: Home) -> None:
                     for number in range(BLOCK):
                         ours.append(await create_once(client, f"bench/{block}/{number}"))
             finally:
-                responder.terminate()
-                responder.join()
                 await bare.remove(channel)
                 connection.close()
     _print(ours, limit, sizes)

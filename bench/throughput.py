@@ -35,8 +35,7 @@ async def measure(home: Home) -> None:
         connection = await bare.connect(node)
         channel = await bare.open_channel(connection)
         await bare.declare(channel)
-        with tempfile.TemporaryDirectory(dir=home.folder) as scratch:
-            responder = await asyncio.to_thread(bare.start_responder, node, Path(scratch) / "bare.sqlite", sizes)
+        with tempfile.TemporaryDirectory(dir=home.folder) as scratch, bare.responders(node, Path(scratch), sizes):
             try:
                 # One client serves any number of loops: an answer is an answer.
                 raw = BareClient(channel, sizes)
@@ -46,8 +45,6 @@ async def measure(home: Home) -> None:
                     limit = await _count([raw.create] * concurrent)
                     rows.append((concurrent, ours[0], percentile(ours[1], 0.5) * 1000, limit[0], limit[0] / ours[0]))
             finally:
-                responder.terminate()
-                responder.join()
                 await bare.remove(channel)
                 connection.close()
     headings = ("concurrent", "ours/s", "ours p50 ms", "bare/s", "bare : ours")

@@ -47,6 +47,7 @@ class EntityClient:
         #: The latest record of the log that we hold a receipt for. Nodes answer us from a view that has it.
         self.seen = 0
         self._chosen: Identity | None = None
+        self._recalled: str | None = None
         self._recall()
 
     @classmethod
@@ -62,6 +63,7 @@ class EntityClient:
         await self.close()
 
     async def close(self) -> None:
+        self._write_down()
         await self._session.close()
 
     @property
@@ -103,7 +105,7 @@ class EntityClient:
                 chosen = await anext(located)
         else:
             chosen = choice([node async for node in self.locate()])
-        self._remember(chosen.identity)
+        self._chosen = chosen.identity
         return chosen
 
     # --- topics ---
@@ -130,18 +132,21 @@ class EntityClient:
         if not advertise:
             return topic
         try:
-            decided = await self.advertise(topic.token)
+            decided = await self.advertise(topic)
         except TdnError as error:
             # Nothing is lost: the advertisement can still be advertised, within a day.
             error.detail["advertisement"] = topic.token
             raise
         return Topic(topic.advertisement, topic.owner, topic.expires, receipt=decided.receipt)
 
-    async def advertise(self, advertisement: str) -> Decided:
-        """Make a created topic known to all. Repeating it is harmless, and gives a receipt again."""
-        token = advertisement.strip().encode()
-        verified = statements.read_advertisement(token, self._identify)
-        return await self._change("advertise", {"uuid": verified.uuid}, tail=token)
+    async def advertise(self, topic: Topic | str) -> Decided:
+        """Make a created topic, or its signed advertisement, known to all. Repeating it is harmless, and gives a receipt again."""
+        if isinstance(topic, str):
+            # From outside, so not believed before it is verified; a Topic was.
+            verified = statements.read_advertisement(topic.strip().encode(), self._identify)
+        else:
+            verified = topic.advertisement
+        return await self._change("advertise", {"uuid": verified.uuid}, tail=verified.token.encode())
 
     async def renew(self, uuid: str, lifetime: timedelta) -> Decided:
         """A new lifetime from now on, for a topic of one's own (T39)."""
@@ -225,7 +230,7 @@ class EntityClient:
         async with contextlib.aclosing(self.locate()) as located:
             async for node in located:
                 if node_id is None and node.id not in silent:
-                    self._remember(node.identity)
+                    self._chosen = node.identity
                     return node.identity
                 if node.id == node_id:
                     return node.identity
@@ -250,13 +255,15 @@ class EntityClient:
         expires = parse_time(payload["expires"]) if "expires" in payload else None
         return Decided(kind, payload.get("uuid"), payload["seq"], expires, receipt.token)
 
-    def _remember(self, node: Identity) -> None:
-        if self._chosen is not None and self._chosen.thumbprint == node.thumbprint:
+    def _write_down(self) -> None:
+        """The chosen node, for the next time; when the client closes, because the first to answer may change with every question."""
+        if self._chosen is None or self._chosen.thumbprint == self._recalled:
             return
-        self._chosen = node
         memory = self._session.credentials.folder / "chosen-node.json"
         with contextlib.suppress(OSError):
-            memory.write_text(json.dumps({"node": node.name.id, "chain": encode_chain(node.chain)}) + "\n", "utf-8")
+            memory.write_text(
+                json.dumps({"node": self._chosen.name.id, "chain": encode_chain(self._chosen.chain)}) + "\n", "utf-8"
+            )
 
     def _recall(self) -> None:
         """The node chosen before, if its certificate still holds."""
@@ -265,4 +272,5 @@ class EntityClient:
             node = self._session.credentials.roots.identify(decode_chain(memory["chain"]), at=datetime.now(UTC))
             if node.name.role is Role.NODE:
                 self._chosen = node
+                self._recalled = node.thumbprint
                 self._session.remember(node)

@@ -70,7 +70,7 @@ class Session:
         self._settings = settings
         #: Nodes whose certificate was verified, by its thumbprint.
         self._nodes: dict[str, Identity] = {}
-        self._pending: dict[str, asyncio.Queue[Envelope | TdnError]] = {}
+        self._pending: dict[str, asyncio.Queue[bytes | TdnError]] = {}
         self._line: _Line | None = None
         self._session: str | None = None
         self._welcomed = False
@@ -117,11 +117,9 @@ class Session:
             while patience.left > 0:
                 try:
                     async with asyncio.timeout_at(patience.until):
-                        reply = await replies.get()
+                        reply = await self._next(replies, message_id)
                 except TimeoutError:
                     return
-                if isinstance(reply, TdnError):
-                    raise reply
                 if node is not None and reply.signer.name.id != node.name.id:
                     continue
                 if reply.kind == "error":
@@ -148,9 +146,7 @@ class Session:
                     await self._post(raw, message_id)
                     sent = True
                     async with asyncio.timeout(min(_ATTEMPT_SECONDS, max(0.05, deadline - _now()))):
-                        reply = await replies.get()
-                if isinstance(reply, TdnError):
-                    raise reply
+                        reply = await self._next(replies, message_id)
                 if reply.kind == "error":
                     raise from_object(reply.body)
                 return reply
@@ -196,8 +192,8 @@ class Session:
         )
 
     @contextlib.asynccontextmanager
-    async def _expecting(self, message_id: str) -> AsyncIterator[asyncio.Queue[Envelope | TdnError]]:
-        replies: asyncio.Queue[Envelope | TdnError] = asyncio.Queue()
+    async def _expecting(self, message_id: str) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
+        replies: asyncio.Queue[bytes | TdnError] = asyncio.Queue()
         self._pending[message_id] = replies
         try:
             yield replies
@@ -269,13 +265,11 @@ class Session:
                 )
                 try:
                     async with asyncio.timeout(max(0.05, min(_ATTEMPT_SECONDS, deadline - _now()))):
-                        reply = await replies.get()
+                        reply = await self._next(replies, message_id)
                 except TimeoutError as error:
                     if _now() >= deadline:
                         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
                     continue
-            if isinstance(reply, TdnError):
-                raise reply
             if reply.kind == "error":
                 raise from_object(reply.body)
             if reply.kind != "welcome" or reply.body["network"] != self.network:
@@ -297,21 +291,29 @@ class Session:
     # --- replies ---
 
     def _on_reply(self, delivery: Delivery) -> None:
-        if delivery.correlation is not None and delivery.correlation not in self._pending:
-            # A later answer to what is settled already. Not worth opening.
+        """Sort an answer to whoever waits for it. It is opened there: of two answers to a locate, one may be enough."""
+        if delivery.correlation is not None:
+            waiting = self._pending.get(delivery.correlation)
+            if waiting is not None:
+                waiting.put_nowait(delivery.body)
             return
-        try:
-            reply = self._read(delivery.body)
-        except TdnError as error:
-            logger.warning("a reply was not believed: %s", error)
-            return
-        replies = self._pending.get(reply.answers or "")
-        if replies is not None:
-            replies.put_nowait(reply)
-        elif reply.answers is None and reply.kind == "error":
-            # Nobody could be named for what we sent, so it says nothing of which message; only a hello is sent that way.
-            for waiting in self._pending.values():
-                waiting.put_nowait(reply)
+        # To a direct reply-to: a welcome, or an error to somebody who could not be named. Only a hello is sent that way.
+        for waiting in self._pending.values():
+            waiting.put_nowait(delivery.body)
+
+    async def _next(self, replies: asyncio.Queue[bytes | TdnError], message_id: str) -> Envelope:
+        """The next answer to a message that is believed. Anybody could have sent what is not; it is passed over."""
+        while True:
+            arrived = await replies.get()
+            if isinstance(arrived, TdnError):
+                raise arrived
+            try:
+                reply = self._read(arrived)
+            except TdnError as error:
+                logger.warning("a reply was not believed: %s", error)
+                continue
+            if reply.answers == message_id or (reply.answers is None and reply.kind == "error"):
+                return reply
 
     def _read(self, message: bytes) -> Envelope:
         """A reply that was sealed to us and signed by a node for us, now. Only an error to an unnamed sender comes unsealed."""

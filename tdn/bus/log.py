@@ -15,6 +15,8 @@ from tdn.protocol import names
 
 #: Messages in flight to a follower. 30,000 a second on replay; more only costs memory.
 _CREDIT = 1000
+#: Acknowledging every record would be a message for every record.
+_ACKNOWLEDGE_EVERY = 250
 #: How long the broker may take to give the end of a log that is not empty, of one that may be, and the rest of a chunk whose first
 #: record has come.
 _LAST_SECONDS = 20.0
@@ -43,6 +45,7 @@ class Follower:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._arrived: asyncio.Queue[Delivery | None] = asyncio.Queue()
+        self._unacknowledged = 0
 
     @classmethod
     async def open(cls, connection: Connection, *, offset: int) -> Follower:
@@ -74,8 +77,11 @@ class Follower:
                 self._arrived.put_nowait(None)
                 break
             deliveries.append(delivery)
-        if deliveries and not self._channel.closed.done():
+        self._unacknowledged += len(deliveries)
+        if self._unacknowledged >= _ACKNOWLEDGE_EVERY and not self._channel.closed.done():
+            # Only credit: the stream keeps everything, and our place in it is in the store.
             self._channel.ack(deliveries[-1].tag, multiple=True)
+            self._unacknowledged = 0
         return [(int(delivery.headers["x-stream-offset"]), delivery.body) for delivery in deliveries]
 
     @property

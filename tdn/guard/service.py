@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 MANAGEMENT_USER = "tdn-management"
 
 
+#: Nobody waits for a guard to apply one record; a tenth of a second is how late it may learn of a revocation by its own choice.
+_LINGER_SECONDS = 0.1
 #: How many logins are cut off at once, how often each is tried, and how long after the first look the second is taken.
 _CUTS_AT_ONCE = 8
 _CUT_TRIES = 20
@@ -66,7 +68,7 @@ class Guard:
         self._credentials = credentials
         self._settings = settings
         self._clock = clock
-        self.replica = Replica(settings.store, network_id(settings.genesis), self._on_applied)
+        self.replica = Replica(settings.store, network_id(settings.genesis), self._on_applied, linger_seconds=_LINGER_SECONDS)
         self._genesis = read_genesis(settings.genesis)
         self.sure = False
         self.counts: Counter[str] = Counter()

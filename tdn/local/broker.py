@@ -209,8 +209,9 @@ class PrivateBroker:
             "ERL_EPMD_PORT": str(self.ports.epmd),
             "ERL_EPMD_ADDRESS": _LOOPBACK,
             # `none` by default, and each wait is then a system call. Spinning a little first halves the
-            # start: 8.2 to 9.7 s became 3.9 to 5.1 s on two cores (3.10.8, three tries each).
-            "RABBITMQ_SCHEDULER_BUSY_WAIT_THRESHOLD": "none",
+            # start: 8.2 to 9.7 s became 3.9 to 5.1 s on two cores (3.10.8, three tries each). A creation takes as
+            # long either way (docs/performance.md).
+            "RABBITMQ_SCHEDULER_BUSY_WAIT_THRESHOLD": "short",
             "ERL_CRASH_DUMP": str(self.folder / "log" / "erl_crash.dump"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": LOOPBACK_ONLY,
             "RABBITMQ_CTL_ERL_ARGS": LOOPBACK_ONLY,

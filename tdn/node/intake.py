@@ -252,9 +252,10 @@ class Intake:
         except TdnError as error:
             self._send(question, delivery, "error", error.as_object())
             return
-        for answer in answers:
-            # Page by page, with others in between: signing and sealing a long answer takes a while.
-            await asyncio.sleep(0)
+        for number, answer in enumerate(answers):
+            if number:
+                # Page by page, with others in between: signing and sealing a long answer takes a while.
+                await asyncio.sleep(0)
             self._send(question, delivery, answer.kind, answer.body, answer.tail, with_chain=answer.kind == "located")
 
     async def _look_for(self, question: Envelope, now: datetime) -> list[Answer]:

@@ -5,8 +5,8 @@ A question is sealed to the node, lives a minute or two, and has no effect; mint
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,6 +29,7 @@ _PAGE_TOPICS = 100
 
 #: A node that has not ticked for so long is taken to be away.
 _PRESENT_WITHIN = timedelta(seconds=20)
+_PEERS_FOR = timedelta(seconds=1)
 
 KINDS = frozenset({"locate", "create", "discover", "show", "lookup"})
 
@@ -40,6 +41,21 @@ class Answer:
     tail: bytes | None = None
 
 
+class Peers:
+    """Nodes that have ticked lately, so that an asker knows whom it can expect to hear from. Looked up once a second."""
+
+    def __init__(self) -> None:
+        self._at: datetime | None = None
+        self._present: list[str] = []
+
+    def present(self, reader: Reader, now: datetime) -> list[str]:
+        if self._at is None or not timedelta(0) <= now - self._at < _PEERS_FOR:
+            since = format_time(whole_seconds(now) - _PRESENT_WITHIN)
+            self._present = [node for node, tick in reader.all("tick") if tick["at"] >= since]
+            self._at = now
+        return self._present
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What questions are answered with."""
@@ -47,6 +63,9 @@ class Desk:
     node: Credentials
     network: str
     policy: dict[str, Any]
+    #: How far the node's view of the log is.
+    position: Callable[[], int]
+    peers: Peers = field(default_factory=Peers)
 
 
 def answer(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Iterator[Answer]:
@@ -74,8 +93,8 @@ def _locate(desk: Desk, reader: Reader, now: datetime) -> Answer:
         "institution": identity.institution,
         "policy": desk.policy,
         "network": desk.network,
-        "seq": reader.position().seq,
-        "peers": _peers(reader, now),
+        "seq": desk.position(),
+        "peers": desk.peers.present(reader, now),
     }
     return Answer("located", body)
 
@@ -182,9 +201,3 @@ def _read_cursor(cursor: str | None) -> tuple[str, str]:
         return format_time(parse_time(created)), check_uuid(uuid)
     except UsageError as error:
         raise UsageError("the cursor is not one of ours; take it from the last answer") from error
-
-
-def _peers(reader: Reader, now: datetime) -> list[str]:
-    """Nodes that have ticked lately, so that an asker knows whom it can expect to hear from."""
-    since = format_time(whole_seconds(now) - _PRESENT_WITHIN)
-    return [node for node, tick in reader.all("tick") if tick["at"] >= since]

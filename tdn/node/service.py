@@ -87,7 +87,7 @@ class Node:
             network=self.network,
             clock=clock,
             replica=self.replica,
-            desk=Desk(credentials, self.network, SERVES_EVERYONE),
+            desk=Desk(credentials, self.network, SERVES_EVERYONE, lambda: self.replica.position[0]),
             window=ReplayWindow(),
             pool=self._pool,
             reader=self._reader,

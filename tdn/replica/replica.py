@@ -12,6 +12,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from tdn.bus import log
@@ -30,7 +31,7 @@ _BATCH = 500
 _IN_PLACE = 4
 #: A replica that nobody waits for lets records gather for so long: one commit for several, and no competition for the processor with the
 #: node that an entity is waiting for.
-_LINGER_SECONDS = 0.01
+_LINGER_SECONDS = 0.02
 #: How long the broker may take to deliver a record that the log must hold.
 _RESUME_SECONDS = 20.0
 
@@ -38,7 +39,15 @@ Applied = Sequence[tuple[LogRecord, Outcome]]
 
 
 class Replica:
-    def __init__(self, path: Path, network_id: str, on_applied: Callable[[Applied], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        network_id: str,
+        on_applied: Callable[[Applied], None] | None = None,
+        *,
+        linger_seconds: float = _LINGER_SECONDS,
+    ) -> None:
+        self._linger_seconds = linger_seconds
         self._view = View(path)
         self._network_id = network_id
         self._on_applied = on_applied
@@ -72,7 +81,7 @@ class Replica:
         while True:
             records = await follower.batch(_BATCH)
             if not self._waiting and len(records) <= _IN_PLACE and self.caught_up.is_set():
-                await asyncio.sleep(_LINGER_SECONDS)
+                await asyncio.sleep(self._linger_seconds)
                 records += follower.arrived(_BATCH)
             await self._apply(records)
 
@@ -107,10 +116,13 @@ class Replica:
         self._view.close()
 
     async def _apply(self, records: list[tuple[int, bytes]]) -> None:
+        # An answer implies that its record is on disk here; nobody is answered for the records of others.
+        durable = bool(self._waiting)
         if len(records) <= _IN_PLACE:
-            applied = self._view.apply_all(records)
+            applied = self._view.apply_all(records, durable=durable)
         else:
-            applied = await asyncio.get_running_loop().run_in_executor(self._writer, self._view.apply_all, records)
+            apply = partial(self._view.apply_all, records, durable=durable)
+            applied = await asyncio.get_running_loop().run_in_executor(self._writer, apply)
         for _, outcome in applied:
             self.reader.learn(outcome.writes)
         if any(outcome.kind == "genesis" for _, outcome in applied):

@@ -40,11 +40,19 @@ class View(StoredFacts):
         super().__init__(sqlite3.connect(path, isolation_level=None, check_same_thread=False), cached=True)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
+        self._durable = True
         schema.migrate(self._db)
         self.position = self._read_position()
 
-    def apply_all(self, records: Sequence[tuple[int, bytes]]) -> list[tuple[LogRecord, Outcome]]:
-        """Apply (offset, bytes) pairs in order and commit once. On any failure nothing of it happened."""
+    def apply_all(self, records: Sequence[tuple[int, bytes]], *, durable: bool = True) -> list[tuple[LogRecord, Outcome]]:
+        """Apply (offset, bytes) pairs in order and commit once. On any failure nothing of it happened.
+
+        Durable means on disk when this returns, with all that was committed before. What nobody waits for need not be: after a power
+        cut it is read from the log again.
+        """
+        if durable != self._durable:
+            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
         decided: list[tuple[LogRecord, Outcome]] = []
         position = self.position
         self._db.execute("BEGIN IMMEDIATE")
