@@ -41,6 +41,10 @@ class View(StoredFacts):
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._durable = True
+        # Facts are written in the order of random keys: pages that are about to be written again stay in memory, and the log of writes is
+        # folded back in larger parts. Replaying a long log is bound by it otherwise.
+        self._db.execute("PRAGMA cache_size=-65536")
+        self._db.execute("PRAGMA wal_autocheckpoint=8000")
         schema.migrate(self._db)
         self.position = self._read_position()
 
