@@ -25,8 +25,9 @@ from tdn.trust import envelope, statements
 from tdn.trust.certificates import Identity, decode_chain, encode_chain
 from tdn.trust.statements import by_roots
 
-#: After the first node has answered a broadcast, how long the others are waited for.
-GATHER_SECONDS = 0.4
+#: After the first node has answered a broadcast, how long the others that are about are waited for. Only one that died within the last
+#: seconds, or is very slow, makes anybody wait so long.
+GATHER_SECONDS = 1.5
 #: How long one node may take before another is asked.
 _ONE_NODE_SECONDS = 3.0
 #: Between two tries when the broker went away.
@@ -106,6 +107,8 @@ class EntityClient:
         else:
             chosen = choice([node async for node in self.locate()])
         self._chosen = chosen.identity
+        if self._recalled is None:
+            self._write_down()
         return chosen
 
     # --- topics ---
@@ -231,6 +234,7 @@ class EntityClient:
             async for node in located:
                 if node_id is None and node.id not in silent:
                     self._chosen = node.identity
+                    self._write_down()
                     return node.identity
                 if node.id == node_id:
                     return node.identity
@@ -256,7 +260,7 @@ class EntityClient:
         return Decided(kind, payload.get("uuid"), payload["seq"], expires, receipt.token)
 
     def _write_down(self) -> None:
-        """The chosen node, for the next time; when the client closes, because the first to answer may change with every question."""
+        """The chosen node, for the next time. A choice that `choose` makes again and again is written when the client closes."""
         if self._chosen is None or self._chosen.thumbprint == self._recalled:
             return
         memory = self._session.credentials.folder / "chosen-node.json"
@@ -264,6 +268,7 @@ class EntityClient:
             memory.write_text(
                 json.dumps({"node": self._chosen.name.id, "chain": encode_chain(self._chosen.chain)}) + "\n", "utf-8"
             )
+        self._recalled = self._chosen.thumbprint
 
     def _recall(self) -> None:
         """The node chosen before, if its certificate still holds."""
