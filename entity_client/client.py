@@ -73,14 +73,14 @@ class EntityClient:
 
     # --- nodes ---
 
-    async def locate(self, *, gather: float = GATHER_SECONDS) -> AsyncGenerator[LocatedNode, None]:
-        """The nodes that answer, as they answer (T12). Ends when none has answered for a while after the first."""
+    async def locate(self, *, expect: Iterable[str] = (), gather: float = GATHER_SECONDS) -> AsyncGenerator[LocatedNode, None]:
+        """The nodes that answer, as they answer (T12). Ends when all that are about, and all of `expect`, have answered, or after a while."""
         await self._session.ready(self.timeout)
         started = time.perf_counter()
         patience = Patience(self.timeout)
         answers = self._session.ask("locate", {}, None, key=names.nodes_key(), patience=patience)
         seen: set[str] = set()
-        expected: set[str] = set()
+        expected: set[str] = set(expect)
         async with contextlib.aclosing(answers):
             async for reply in answers:
                 if reply.kind != "located" or reply.signer.name.id in seen or reply.body["network"] != self._session.network:
@@ -230,7 +230,8 @@ class EntityClient:
         chosen = self._chosen
         if chosen is not None and chosen.name.id not in silent and node_id in (None, chosen.name.id):
             return chosen
-        async with contextlib.aclosing(self.locate()) as located:
+        wanted = {node_id} if node_id is not None else set()
+        async with contextlib.aclosing(self.locate(expect=wanted)) as located:
             async for node in located:
                 if node_id is None and node.id not in silent:
                     self._chosen = node.identity

@@ -78,7 +78,7 @@ class Discovery:
         """Locate, and ask every node as soon as it has answered."""
         asking: list[asyncio.Task[None]] = []
         try:
-            async with contextlib.aclosing(self._client.locate()) as located:
+            async with contextlib.aclosing(self._client.locate(expect=self._nodes)) as located:
                 async for node in located:
                     if not self._nodes or node.id in self._nodes:
                         asking.append(asyncio.create_task(self._ask(node, arrived, errors)))

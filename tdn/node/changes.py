@@ -52,15 +52,19 @@ class Changes:
         """Who sent this and what it asks. A certificate that another node has just logged is waited for."""
         if len(raw) > jsontext.MAX_REQUEST_BYTES:
             raise MalformedMessage(f"request of {len(raw)} bytes is over the limit of {jsontext.MAX_REQUEST_BYTES}", received=raw)
-        try:
-            request = self._authenticate(raw)
-        except TrustError as error:
-            if "unknown" not in error.detail or self._waiting >= _UNKNOWN_WAITING:
-                raise
-            request = await self._await_certificate(raw)
+        request = await self.authenticate(raw)
         if request.kind not in KINDS:
             raise TrustError(f"{request.kind} is not a change")
         return request
+
+    async def authenticate(self, raw: bytes) -> Envelope:
+        """Who signed this. Another node may have logged the certificate a moment ago: a few are waited for."""
+        try:
+            return self._authenticate(raw)
+        except TrustError as error:
+            if "unknown" not in error.detail or self._waiting >= _UNKNOWN_WAITING:
+                raise
+        return await self._await_certificate(raw)
 
     def _authenticate(self, raw: bytes) -> Envelope:
         return envelope.authenticate(raw, lambda header: requester(self._replica.reader, header, self._clock()))

@@ -229,7 +229,7 @@ class Intake:
                 raise MalformedMessage(f"question of {len(delivery.body)} bytes is over the limit", received=delivery.body)
             sealed = sealing.is_sealed(delivery.body)
             raw = sealing.unseal(delivery.body, post.credentials.key) if sealed else delivery.body
-            question = envelope.authenticate(raw, lambda header: principals.known(post.replica.reader, header))
+            question = await self._work.authenticate(raw)
         except TdnError as error:
             self._turn_away(delivery, error)
             return

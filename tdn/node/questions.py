@@ -29,7 +29,7 @@ _PAGE_TOPICS = 100
 
 #: A node that has not ticked for so long is taken to be away.
 _PRESENT_WITHIN = timedelta(seconds=20)
-_PEERS_FOR = timedelta(seconds=1)
+_PEERS_FOR = timedelta(seconds=0.2)
 
 KINDS = frozenset({"locate", "create", "discover", "show", "lookup"})
 
@@ -42,7 +42,7 @@ class Answer:
 
 
 class Peers:
-    """Nodes that have ticked lately, so that an asker knows whom it can expect to hear from. Looked up once a second."""
+    """Nodes that have ticked lately, so that an asker knows whom it can expect to hear from. Looked up a few times a second."""
 
     def __init__(self) -> None:
         self._at: datetime | None = None

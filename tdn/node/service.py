@@ -142,6 +142,8 @@ class Node:
             appender = await Appender.open(connection)
             work = Changes(self.replica, appender, self._credentials, self._clock)
             await _first(self._enter(work), following)
+            # Before anybody is served: the others then count this node among those that are about.
+            await _first(work.append("tick", None), following)
             intake = Intake(self._post, connection, work)
             closing.push_async_callback(intake.close)
             await intake.open(queue)
@@ -196,8 +198,8 @@ class Node:
 
     async def _tick(self, work: Changes) -> None:
         while True:
-            await work.append("tick", None)
             await asyncio.sleep(self._settings.tick_seconds)
+            await work.append("tick", None)
 
     def _reader(self) -> Reader:
         """A reader of the calling thread's own."""
