@@ -235,9 +235,6 @@ class Channel:
     async def bind_exchange(self, destination: str, source: str, key: str) -> None:
         await self._call(self._raw.exchange_bind, destination=destination, source=source, routing_key=key)
 
-    async def delete_queue(self, name: str) -> None:
-        await self._call(self._raw.queue_delete, queue=name)
-
     async def consume(
         self,
         queue: str,

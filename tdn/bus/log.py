@@ -84,10 +84,6 @@ class Follower:
             self._unacknowledged = 0
         return [(int(delivery.headers["x-stream-offset"]), delivery.body) for delivery in deliveries]
 
-    @property
-    def pending(self) -> int:
-        return self._arrived.qsize()
-
 
 async def last_offset(connection: Connection) -> int:
     """The offset of the log's last record, or of one very near it; -1 for an empty log.

@@ -13,7 +13,7 @@ from tdn.errors import UsageError
 from tdn.protocol import jsontext
 from tdn.protocol.names import Role
 from tdn.store.search import Reader
-from tests.live import LiveNetwork, RawEntity
+from tests.live import LiveNetwork, RawEntity, wait_for
 
 pytestmark = pytest.mark.broker
 
@@ -35,13 +35,16 @@ async def test_a_change_between_the_two_limits(live: LiveNetwork, connect: Conne
     """A change as long as a record may be is turned away, and the nodes go on."""
     raw.introduce()
     before = live.counts("turned away", *live.nodes())
-    padding = b"x" * (size - 1000)
-    raw.change(raw.write("withdraw", {"uuid": "00000000-0000-4000-8000-000000000000"}, tail=padding))
+    body = {"uuid": "00000000-0000-4000-8000-000000000000"}
+    shortest = len(raw.write("withdraw", body, tail=b""))
+    change = raw.write("withdraw", body, tail=b"x" * (size - shortest))
+    assert len(change) == size
+    raw.change(change)
     client = await connect(live)
     topic = await client.create(path("still/here"))
     assert topic.receipt is not None
     assert live.ready()
-    assert live.counts("turned away", *live.nodes()) >= before
+    wait_for(lambda: live.counts("turned away", *live.nodes()) > before, "the change to be turned away")
 
 
 async def test_the_end_of_the_log_is_found_in_a_chunk_of_many(live: LiveNetwork, connect: Connect) -> None:
