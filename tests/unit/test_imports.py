@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 #: guard <- local, cli; entity_client uses protocol, trust, queries, bus. Added to that drawing, with the reason:
 #: `replica` (the log followed into a store, shared by node and guard) stands between bus and node; `local` and `tdn.cli` use
 #: entity_client, because the operator sends its statements as any client does; entity_client's own CLI prints with tdn.cli.output;
-#: local and cli reach down to everything, as the edge does.
+#: local and cli reach down to everything, as the edge does; `sample` makes signed records of its own network, and nothing below cli uses it.
 MAY_USE: dict[str, set[str]] = {
     "tdn.errors": set(),
     "tdn.protocol": {"tdn.errors"},
@@ -28,10 +28,11 @@ MAY_USE: dict[str, set[str]] = {
     "entity_client": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus"},
     "entity_client.cli": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "entity_client", "tdn.cli.output"},
     "tdn.local": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "entity_client"},
+    "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules"},
     "tdn.cli.output": {"tdn.errors", "tdn.protocol"},
     "tdn.cli": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.store", "tdn.bus", "tdn.replica"),
-        *("tdn.node", "tdn.guard", "tdn.local", "entity_client", "tdn.cli.output"),
+        *("tdn.node", "tdn.guard", "tdn.local", "tdn.sample", "entity_client", "tdn.cli.output"),
     },
 }
 
