@@ -88,8 +88,20 @@ class MalformedMessage(TdnError):
 
 
 class QueryError(TdnError):
+    """A query that does not compile. The position counts characters from 0; both it and the hint reach the asker in `detail`."""
+
     word = "usage"
     exit_code = 2
+
+    def __init__(
+        self, message: str, *, position: int | None = None, hint: str | None = None, detail: Mapping[str, Any] | None = None
+    ) -> None:
+        where = "" if position is None else f" (at character {position + 1})"
+        super().__init__(f"{message}{where}{'; ' + hint if hint else ''}", detail=detail)
+        if position is not None:
+            self.detail["position"] = position
+        if hint is not None:
+            self.detail["hint"] = hint
 
 
 class LogDiverged(TdnError):

@@ -1,6 +1,6 @@
-"""Topic descriptors (T2): path, text with keywords, typed properties, XML.
+"""Topic descriptors (T2): path, text with keywords, typed properties, XML; and sealed, which is any of them to whoever holds its key (T9).
 
-A descriptor is kept as the JSON value that was signed; `check` says whether it is one of the four kinds, and `searchable` gives the
+A descriptor is kept as the JSON value that was signed; `check` says whether it is sound, and `searchable` gives the
 text that string and regular-expression queries see, the same on every node and in the archive.
 """
 
@@ -83,6 +83,8 @@ def check(descriptor: Descriptor) -> None:
 
 def searchable(descriptor: Descriptor) -> str:
     """The text that string and regular-expression queries see: the path; the text, then each keyword on a line; sorted `k=v` lines; the XML."""
+    if descriptor["kind"] == "sealed":
+        return ""
     if descriptor["kind"] == "path":
         return str(descriptor["path"])
     if descriptor["kind"] == "text":

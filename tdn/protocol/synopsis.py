@@ -66,6 +66,7 @@ def _holds_uuid(synopsis_type: str, value: str) -> bool:
             and any(isinstance(item, str) and _SAMPLE in item for item in found.values())
         )
     try:
-        return any(_SAMPLE in content for content in xmltext.check(value))
+        contents = xmltext.check(value)
+        return _SAMPLE in "".join(contents.texts) or any(_SAMPLE in content for _, content in contents.attributes)
     except MalformedMessage:
         return False

@@ -6,6 +6,7 @@ or to expand entities.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NoReturn
 from xml.parsers import expat
 
@@ -15,20 +16,45 @@ from tdn.errors import MalformedMessage
 MAX_ELEMENT_DEPTH = 64
 
 
-def check(document: str) -> list[str]:
-    """Refuse a document that is not well-formed or not safe; return its attribute values and texts."""
+@dataclass(slots=True)
+class Contents:
+    """What a document says, as an XML parser reads it."""
+
+    #: Local names of elements, and local names with values of attributes.
+    elements: list[str]
+    attributes: list[tuple[str, str]]
+    #: Text in document order; joined without a separator it is the string value of the document.
+    texts: list[str]
+    #: Comments, and targets and contents of processing instructions.
+    asides: list[str]
+
+
+def terms(document: str) -> list[str]:
+    """The lines that an index keeps of a checked document: elements, attributes, its string value, comments and instructions."""
+    contents = check(document)
+    return [
+        *dict.fromkeys(f"<{name}>" for name in contents.elements),
+        *dict.fromkeys(f"@{name}={value}" for name, value in contents.attributes),
+        "".join(contents.texts),
+        *contents.asides,
+    ]
+
+
+def check(document: str) -> Contents:
+    """Refuse a document that is not well-formed or not safe; return what it says."""
     # With a separator expat knows namespaces, and refuses a prefix that nothing declares, as XPath and XQuery engines do.
     parser = expat.ParserCreate(encoding="utf-8", namespace_separator=" ")
     parser.buffer_text = True
     depth = 0
-    contents: list[str] = []
+    contents = Contents([], [], [], [])
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal depth
         depth += 1
         if depth > MAX_ELEMENT_DEPTH:
             raise MalformedMessage(f"XML nested deeper than {MAX_ELEMENT_DEPTH} elements")
-        contents.extend(attributes.values())
+        contents.elements.append(_local(name))
+        contents.attributes.extend((_local(key), value) for key, value in attributes.items())
 
     def end(name: str) -> None:
         nonlocal depth
@@ -45,7 +71,9 @@ def check(document: str) -> list[str]:
     parser.XmlDeclHandler = declared
     parser.StartElementHandler = start
     parser.EndElementHandler = end
-    parser.CharacterDataHandler = contents.append
+    parser.CharacterDataHandler = contents.texts.append
+    parser.CommentHandler = contents.asides.append
+    parser.ProcessingInstructionHandler = lambda target, data: contents.asides.append(f"{target} {data}")
     parser.StartDoctypeDeclHandler = refuse
     parser.EntityDeclHandler = refuse
     try:
@@ -55,3 +83,8 @@ def check(document: str) -> list[str]:
     except UnicodeEncodeError as error:
         raise MalformedMessage("text that is not Unicode") from error
     return contents
+
+
+def _local(name: str) -> str:
+    """A name as expat gives it (`namespace local`) without its namespace."""
+    return name.rpartition(" ")[2]

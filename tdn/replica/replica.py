@@ -20,6 +20,7 @@ from tdn.bus.connection import Connection
 from tdn.errors import LogDiverged
 from tdn.rules.state import LogRecord, Outcome
 from tdn.store.search import Reader
+from tdn.store.topics import EVERYTHING, Stores
 from tdn.store.view import View
 
 logger = logging.getLogger(__name__)
@@ -45,10 +46,11 @@ class Replica:
         network_id: str,
         on_applied: Callable[[Applied], None] | None = None,
         *,
+        stores: Stores = EVERYTHING,
         linger_seconds: float = _LINGER_SECONDS,
     ) -> None:
         self._linger_seconds = linger_seconds
-        self._view = View(path)
+        self._view = View(path, stores)
         self._network_id = network_id
         self._on_applied = on_applied
         #: Committed state, for the event loop's own small questions.

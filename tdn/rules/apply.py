@@ -22,8 +22,8 @@ from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 from tdn.trust.replay import CLOCK_SKEW
 
-#: The rules that this build knows. A log that asks for others stops it.
-RULES_VERSION = 1
+#: The rules that this build knows. A log that asks for others stops it. (1 had no discovery lists, and was never released.)
+RULES_VERSION = 2
 
 #: What a repeated request is told that was refused for bytes or certificates that do not hold.
 _REFUSED_BEFORE = "the request was refused when it was first judged: what it carries does not verify"
@@ -180,7 +180,7 @@ def _genesis(message: signing.Unverified, record: LogRecord) -> Outcome:
         raise TrustError("the log has no genesis")
     request = read_genesis(message.tail)
     body = request.body
-    if body["rules"] > RULES_VERSION:
+    if body["rules"] != RULES_VERSION:
         raise UnknownRules(f"the log asks for rules version {body['rules']}; this build knows {RULES_VERSION}")
     network = {
         "id": network_id(message.tail),

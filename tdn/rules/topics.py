@@ -9,7 +9,7 @@ from tdn.errors import Refused, TrustError
 from tdn.protocol.times import format_time, parse_time
 from tdn.rules import principals
 from tdn.rules.state import Fact, State, Write
-from tdn.trust import statements
+from tdn.trust import openings, statements
 from tdn.trust.envelope import Envelope
 from tdn.trust.replay import CLOCK_SKEW
 
@@ -39,13 +39,14 @@ def advertise(state: State, request: Envelope, at: datetime, seq: int) -> tuple[
         return (), {"uuid": advertisement.uuid, "digest": advertisement.digest, "expires": present["expires"]}
     if advertisement.created > at + CLOCK_SKEW:
         raise Refused(f"topic {advertisement.uuid} is dated in the future; compare the nodes' clocks")
+    lists = openings.read(request.body["opening"], advertisement.hidden)
     moments = (at, log_time(state))
     if any(moment > advertisement.created + ADVERTISE_WITHIN for moment in moments):
         raise Refused(f"topic {advertisement.uuid} was minted more than a day ago and never advertised; create it again")
     if any(moment >= advertisement.expires for moment in moments):
         raise Refused(f"topic {advertisement.uuid} expired before it was advertised; create it again")
     expires = format_time(advertisement.expires)
-    fact = {
+    fact: dict[str, Any] = {
         "kind": advertisement.kind,
         "digest": advertisement.digest,
         "creator": advertisement.creator,
@@ -56,6 +57,8 @@ def advertise(state: State, request: Envelope, at: datetime, seq: int) -> tuple[
         "seq": seq,
         "advertised": seq,
     }
+    if lists.restrict:
+        fact["lists"] = lists.as_object()
     writes = (Write("topic", advertisement.uuid, fact), _end(expires, advertisement.uuid))
     return writes, {"uuid": advertisement.uuid, "digest": advertisement.digest, "expires": expires}
 

@@ -45,6 +45,57 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX topics_in_order ON topics (created, uuid) WHERE live = 1;
     CREATE INDEX topics_by_end ON topics (expires) WHERE live = 1;    -- counting them reads no advertisement
     """,
+    # Discovery in five languages. What the topics table held is derived anew from the records (`topics.bring_up_to_date`).
+    """
+    DROP TABLE topics;
+    CREATE TABLE topics (
+        id INTEGER PRIMARY KEY,        -- sequence of the record that advertised it, where its signed bytes are
+        uuid TEXT NOT NULL UNIQUE,
+        created TEXT NOT NULL,
+        expires TEXT NOT NULL,         -- readers compare it with their own clock too
+        duration INTEGER NOT NULL,     -- seconds from created to expires
+        creator TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        institution TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        descriptor_kind TEXT NOT NULL,
+        seq INTEGER NOT NULL,          -- last change
+        restricted INTEGER NOT NULL,   -- whether `listed` has rows of it: 1 those allowed, 2 those barred, 3 both
+        descriptor TEXT NOT NULL,      -- canonical JSON
+        synopsis TEXT NOT NULL
+    );
+    CREATE INDEX topics_in_order ON topics (created, uuid);
+    CREATE INDEX topics_by_end ON topics (expires);
+    CREATE INDEX topics_by_duration ON topics (duration);
+    CREATE INDEX topics_by_creator ON topics (creator);
+    CREATE INDEX topics_by_owner ON topics (owner);
+    CREATE INDEX topics_by_institution ON topics (institution);
+    CREATE INDEX topics_sealed ON topics (created, uuid) WHERE descriptor_kind = 'sealed';
+    CREATE TABLE listed (              -- who may, and who may not, discover a topic
+        topic INTEGER NOT NULL,
+        side INTEGER NOT NULL,         -- 1 allowed, 2 barred
+        who TEXT NOT NULL,
+        PRIMARY KEY (topic, side, who)
+    ) WITHOUT ROWID;
+    CREATE TABLE property_values (     -- what clues of kind Value look up
+        key TEXT NOT NULL,
+        value NOT NULL,
+        topic INTEGER NOT NULL,
+        PRIMARY KEY (key, value, topic)
+    ) WITHOUT ROWID;
+    -- What clues of kind Contains look up. Text that was folded already, hence case_sensitive; which topics, not where in them.
+    CREATE VIRTUAL TABLE topic_text USING fts5(body, content='', detail=none, columnsize=0, tokenize='trigram case_sensitive 1');
+    CREATE TABLE grams (               -- how often a trigram was seen in a sample: the rare ones are looked up
+        gram TEXT PRIMARY KEY,
+        seen INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE derived (             -- by which rules the tables above were made
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        stamp TEXT NOT NULL,
+        sampled INTEGER NOT NULL       -- topics in the sample of `grams`
+    );
+    INSERT INTO derived VALUES (1, '', 0);
+    """,
 )
 
 

@@ -1,18 +1,28 @@
 """Reading a view while it is written: facts, single topics, and discovery in the order (created, uuid).
 
-Each reader has a connection of its own and sees what was committed. Ended means ended by log time or by the reader's clock.
+Each reader has a connection of its own and sees what was committed. Ended means ended by log time or by the reader's clock. Whether the
+asker may see a topic is part of the condition under which rows are selected (T18): nothing that it may not see is looked at, counted or
+made a set of.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+from tdn.errors import UsageError
+from tdn.protocol.access import EVERYONE, INSTITUTION, Asker
 from tdn.protocol.times import format_time, whole_seconds
-from tdn.queries.string import StringQuery
+from tdn.queries.model import FIELD, Clue, Query, Subject, Value, all_of
+from tdn.queries.times import ANY_TIME, Times
+from tdn.store.candidates import Candidates
 from tdn.store.facts import StoredFacts
+from tdn.store.topics import ALLOWED, BARRED, advertisement_in, request_body_in
 from tdn.store.view import Position
 
 
@@ -27,7 +37,7 @@ class FoundTopic:
     #: Sequence of the record that changed it last, and of the one that advertised it.
     seq: int
     advertised: int
-    advertisement: str
+    advertisement: bytes
 
     @property
     def changed(self) -> bool:
@@ -42,46 +52,163 @@ class Page:
     after: tuple[str, str] | None
 
 
-_COLUMNS = "uuid, created, expires, owner, seq, advertised, advertisement"
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for: by whom, now, and in which times. Without a query, everything; `sealed`: sealed topics alone (T9)."""
+
+    asker: Asker
+    now: datetime
+    query: Query | None = None
+    times: Times = ANY_TIME
+    sealed: bool = False
+
+
+_FOUND = "t.expires, t.owner, t.seq, t.id"
+_SUBJECT = "t.kind, t.creator, t.institution, t.descriptor, t.synopsis"
+
+#: Barred wins over allowed; the owner sees its own. One list less to look into where a topic has none.
+_VISIBLE = f"""(t.restricted = 0 OR t.owner = :asker OR (
+    NOT EXISTS (SELECT 1 FROM listed l WHERE l.topic = t.id AND l.side = {BARRED} AND l.who IN (:asker, :institution, :everyone))
+    AND (t.restricted & {ALLOWED} = 0
+         OR EXISTS (SELECT 1 FROM listed l WHERE l.topic = t.id AND l.side = {ALLOWED} AND l.who IN (:asker, :institution, :everyone)))))"""
 
 
 class Reader(StoredFacts):
     """Read-only questions about a view, from one thread at a time. Cached only for a holder that tells it of every write."""
 
-    def __init__(self, path: Path, *, cached: bool = False) -> None:
+    def __init__(self, path: Path, *, cached: bool = False, indexes: bool = True) -> None:
+        """`indexes=False` looks at every topic that the asker may see: the same answers, slowly (for tests)."""
         super().__init__(
             sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False), cached=cached
         )
+        self._indexes = indexes
 
     def position(self) -> Position:
         return Position(*self._db.execute("SELECT seq, offset, head FROM position").fetchone())
 
     def count_live(self, now: datetime) -> int:
-        row = self._db.execute("SELECT count(*) FROM topics WHERE live = 1 AND expires > ?", (_text(now),)).fetchone()
+        row = self._db.execute("SELECT count(*) FROM topics WHERE expires > ?", (_text(now),)).fetchone()
         return int(row[0])
 
-    def topic(self, uuid: str, now: datetime) -> FoundTopic | None:
+    def topic(self, uuid: str, asker: Asker, now: datetime) -> FoundTopic | None:
+        """One topic, if it is live and the asker may see it. Whether it is not there or not to be seen, the answer is the same."""
         row = self._db.execute(
-            f"SELECT {_COLUMNS} FROM topics WHERE uuid = ? AND live = 1 AND expires > ?", (uuid, _text(now))
+            f"SELECT t.created, t.uuid, {_FOUND} FROM topics t WHERE t.uuid = :uuid AND t.expires > :now AND {_VISIBLE}",
+            {"uuid": uuid, "now": _text(now), **_who(asker)},
         ).fetchone()
-        return FoundTopic(*row) if row else None
+        return self._found(row) if row else None
 
-    def discover(self, query: StringQuery | None, *, after: tuple[str, str], limit: int, now: datetime) -> Page:
-        """Live topics that match, after a place in the order; one more than `limit` is looked for, to know whether there are more."""
-        found: list[FoundTopic] = []
-        rows = self._db.execute(
-            f"SELECT folded, {_COLUMNS} FROM topics WHERE live = 1 AND expires > ? AND (created, uuid) > (?, ?) ORDER BY created, uuid",
-            (_text(now), *after),
-        )
-        for folded, *columns in rows:
-            if query is not None and not query.matches(folded):
-                continue
-            if len(found) == limit:
-                return Page(tuple(found), (found[-1].created, found[-1].uuid))
-            found.append(FoundTopic(*columns))
-        return Page(tuple(found), None)
+    def discover(self, search: Search, *, after: tuple[str, str] = ("", ""), limit: int) -> Page:
+        """Topics that match, after a place in the order; one more than `limit` is looked for, to know whether there are more."""
+        self._db.execute("BEGIN")
+        try:
+            found: list[FoundTopic] = []
+            for row in self._matching(search, after):
+                if len(found) == limit:
+                    return Page(tuple(found), (found[-1].created, found[-1].uuid))
+                found.append(self._found(row))
+            return Page(tuple(found), None)
+        finally:
+            self._db.execute("COMMIT")
+
+    def count(self, search: Search) -> int:
+        """How many topics match that the asker may see."""
+        self._db.execute("BEGIN")
+        try:
+            return sum(1 for _ in self._matching(search, ("", "")))
+        finally:
+            self._db.execute("COMMIT")
+
+    def has_sealed(self, search: Search) -> bool:
+        """Whether the asker may see sealed topics in these times, which no query finds."""
+        condition, values = _condition(Search(search.asker, search.now, None, search.times, sealed=True))
+        row = self._db.execute(f"SELECT 1 FROM topics t INDEXED BY topics_sealed WHERE {condition} LIMIT 1", values).fetchone()
+        return row is not None
+
+    def opening(self, topic: FoundTopic) -> dict[str, Any]:
+        """What the topic's advertisement hides. For its owner alone."""
+        body = request_body_in(self._raw(topic.advertised))
+        opening: dict[str, Any] = body["opening"]
+        return opening
+
+    def _matching(self, search: Search, after: tuple[str, str]) -> Iterator[tuple[Any, ...]]:
+        """Rows of topics that match, in order."""
+        condition, values = _condition(search)
+        query = search.query
+        columns = _FOUND if query is None else f"{_FOUND}, {_SUBJECT}"
+        start = max(after, (_text_up(search.times.created_after), "")) if search.times.created_after else after
+        rows = Candidates(self._db, columns, condition, values).rows(_clue(search) if self._indexes else None, start)
+        for row in rows:
+            if query is None or query.matches(_subject(row)):
+                yield row
+
+    def _found(self, row: tuple[Any, ...]) -> FoundTopic:
+        created, uuid, expires, owner, seq, identifier = row[:6]
+        return FoundTopic(uuid, created, expires, owner, seq, identifier, advertisement_in(self._raw(identifier)))
+
+    def _raw(self, seq: int) -> bytes:
+        return bytes(self._db.execute("SELECT raw FROM records WHERE seq = ?", (seq,)).fetchone()[0])
+
+
+def _subject(row: tuple[Any, ...]) -> Subject:
+    created, uuid, expires, owner, _, _, kind, creator, institution, descriptor, synopsis = row
+    return Subject(uuid, kind, creator, owner, institution, created, expires, json.loads(descriptor), synopsis)
+
+
+def _condition(search: Search) -> tuple[str, dict[str, Any]]:
+    """The condition that every candidate meets, and its values."""
+    conditions = ["t.expires > :now", _VISIBLE]
+    values: dict[str, Any] = {"now": _text(search.now), **_who(search.asker)}
+    if search.sealed:
+        conditions.append("t.descriptor_kind = 'sealed'")
+    elif search.query is not None:
+        conditions.append("t.descriptor_kind <> 'sealed'")
+    times = search.times
+    for name, column, relation, bound in (
+        ("created_after", "created", ">=", times.created_after),
+        ("created_before", "created", "<", times.created_before),
+        ("expires_after", "expires", ">=", times.expires_after),
+        ("expires_before", "expires", "<", times.expires_before),
+        ("valid_at_least", "duration", ">=", times.valid_at_least),
+        ("valid_at_most", "duration", "<=", times.valid_at_most),
+    ):
+        if bound is not None:
+            conditions.append(f"t.{column} {relation} :{name}")
+            values[name] = bound if isinstance(bound, int) else _text_up(bound)
+    return " AND ".join(conditions), values
+
+
+def _clue(search: Search) -> Clue:
+    """What an index can use: of the query, and of the times apart from creation, which is the order of the table itself."""
+    times = search.times
+    clues: list[Clue] = []
+    if times.expires_after is not None or times.expires_before is not None:
+        clues.append(Value(f"{FIELD}expires", _text_or_none(times.expires_after), _text_or_none(times.expires_before)))
+    if times.valid_at_least is not None or times.valid_at_most is not None:
+        clues.append(Value(f"{FIELD}duration", times.valid_at_least, times.valid_at_most))
+    return all_of(*([search.query.clue] if search.query is not None else []), *clues)
+
+
+def _who(asker: Asker) -> dict[str, str]:
+    # An asker without an id is nobody's owner and on no list by name: no id is empty.
+    return {"asker": asker.entity or "", "institution": f"{INSTITUTION}{asker.institution}", "everyone": EVERYONE}
 
 
 def _text(now: datetime) -> str:
     """The moment as stored times are written: their order as text is their order in time."""
     return format_time(whole_seconds(now))
+
+
+def _text_up(moment: datetime) -> str:
+    """The first whole second not before a moment. Stored times are whole, so `>=` and `<` mean the same with it."""
+    whole = whole_seconds(moment)
+    if whole != moment:
+        try:
+            whole += timedelta(seconds=1)
+        except OverflowError as error:
+            raise UsageError("the time is beyond the calendar") from error
+    return format_time(whole)
+
+
+def _text_or_none(moment: datetime | None) -> str | None:
+    return None if moment is None else _text_up(moment)

@@ -11,16 +11,14 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tdn.errors import LogDiverged
 from tdn.protocol import jsontext
-from tdn.queries import string
 from tdn.rules.apply import apply
-from tdn.rules.state import Fact, LogRecord, Outcome, Write, digest_of, next_head
-from tdn.store import schema
+from tdn.rules.state import LogRecord, Outcome, Write, digest_of, next_head
+from tdn.store import schema, topics
 from tdn.store.facts import StoredFacts
-from tdn.trust import signing
+from tdn.store.topics import EVERYTHING, Stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,9 @@ class Position:
 class View(StoredFacts):
     """The writing side: one per process. Not for two threads at once; its owner runs it in one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stores: Stores = EVERYTHING) -> None:
         self.path = path
+        self._stores = stores
         path.parent.mkdir(parents=True, exist_ok=True)
         # Autocommit in sqlite3's sense: transactions are ours, explicit.
         super().__init__(sqlite3.connect(path, isolation_level=None, check_same_thread=False), cached=True)
@@ -46,6 +45,7 @@ class View(StoredFacts):
         self._db.execute("PRAGMA cache_size=-65536")
         self._db.execute("PRAGMA wal_autocheckpoint=8000")
         schema.migrate(self._db)
+        topics.bring_up_to_date(self._db, stores)
         self.position = self._read_position()
 
     def apply_all(self, records: Sequence[tuple[int, bytes]], *, durable: bool = True) -> list[tuple[LogRecord, Outcome]]:
@@ -112,7 +112,8 @@ class View(StoredFacts):
         for write in outcome.writes:
             self._write_fact(write)
             if write.space == "topic" and write.value is not None:
-                self._write_topic(write.key, write.value, record)
+                advertised = write.value["advertised"] == record.seq
+                topics.write(self._db, write.key, write.value, record.raw if advertised else b"", self._stores)
 
     def _write_fact(self, write: Write) -> None:
         self._cache[write.space, write.key] = write.value
@@ -123,34 +124,3 @@ class View(StoredFacts):
                 "INSERT INTO facts VALUES (?, ?, ?) ON CONFLICT (space, key) DO UPDATE SET value = excluded.value",
                 (write.space, write.key, jsontext.canonical(write.value).decode()),
             )
-
-    def _write_topic(self, uuid: str, topic: Fact, record: LogRecord) -> None:
-        live = int(topic["state"] == "live")
-        if topic["advertised"] != record.seq:
-            self._db.execute(
-                "UPDATE topics SET live = ?, expires = ?, owner = ?, seq = ? WHERE uuid = ?",
-                (live, topic["expires"], topic["owner"], topic["seq"], uuid),
-            )
-            return
-        advertisement = _advertisement_in(record.raw)
-        payload: dict[str, Any] = jsontext.parse(signing.decode_segment(advertisement.split(b".")[1]))
-        folded = string.fold(string.searchable_text(payload["descriptor"], payload["synopsis"]["value"]))
-        self._db.execute(
-            "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                uuid,
-                live,
-                topic["created"],
-                topic["expires"],
-                topic["owner"],
-                topic["seq"],
-                topic["advertised"],
-                advertisement.decode(),
-                folded,
-            ),
-        )
-
-
-def _advertisement_in(raw: bytes) -> bytes:
-    """The advertisement that an accepted record carries: record ~ request ~ advertisement."""
-    return raw.split(signing.TILDE, 2)[2]

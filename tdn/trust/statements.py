@@ -16,10 +16,11 @@ from tdn.protocol import descriptor as descriptors
 from tdn.protocol import jsontext, schemas, synopsis
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, from_epoch, parse_time, whole_seconds
-from tdn.trust import signing
+from tdn.trust import openings, sealed, signing
 from tdn.trust.certificates import Identity, TrustRoots
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
+from tdn.trust.openings import Opening
 
 #: Finds who signed, valid at a moment. Raises TrustError when nobody trustworthy is there.
 IdentifyAt = Callable[[signing.Header, datetime], Identity]
@@ -55,6 +56,8 @@ class Advertisement:
     descriptor: Mapping[str, Any]
     synopsis_type: str
     synopsis: str
+    #: Digest of what it hides; see `openings`.
+    hidden: str
     node: str
     digest: str
     token: str = field(repr=False)
@@ -71,13 +74,17 @@ def by_roots(roots: TrustRoots) -> IdentifyAt:
     return identify
 
 
-def mint(request: Envelope, *, uuid: str, network: str, node: Credentials, now: datetime) -> bytes:
+def mint(request: Envelope, *, uuid: str, network: str, opening: Opening, node: Credentials, now: datetime) -> bytes:
     """The advertisement of a topic that `request` asks for (T1 to T5). Creator and institution are the certificate's, never the claim."""
     body, signer = request.body, request.signer
     if body["creator"] != signer.name.id:
         raise TrustError(f"the request claims creator {body['creator']!r}; its certificate says {signer.name.id!r}")
     if body["institution"] != signer.institution:
         raise TrustError(f"the request claims institution {body['institution']!r}; its certificate says {signer.institution!r}")
+    if body["descriptor"]["kind"] == "sealed":
+        sealed.check(body["descriptor"])
+        if body["synopsis"]["type"] != "string":
+            raise MalformedMessage("synopsis.type: the synopsis of a sealed topic is its UUID alone; anything else would show")
     descriptors.check(body["descriptor"])
     synopsis.check(body["synopsis"]["type"], body["synopsis"]["placeholder"])
     created = whole_seconds(now)
@@ -94,6 +101,7 @@ def mint(request: Envelope, *, uuid: str, network: str, node: Credentials, now: 
         "lifetime_seconds": body["lifetime_seconds"],
         "descriptor": body["descriptor"],
         "synopsis": {**body["synopsis"], "value": synopsis.fill(body["synopsis"]["placeholder"], uuid)},
+        "hidden": openings.digest_of(opening),
         "node": node.identity.name.id,
     }
     schemas.check("advertisement", payload)
@@ -165,6 +173,7 @@ def read_advertisement(token: bytes, identify: IdentifyAt) -> Advertisement:
         descriptor=payload["descriptor"],
         synopsis_type=payload["synopsis"]["type"],
         synopsis=payload["synopsis"]["value"],
+        hidden=payload["hidden"],
         node=payload["node"],
         digest=statement.digest,
         token=statement.token,

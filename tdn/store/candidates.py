@@ -1,0 +1,186 @@
+"""From a clue to the rows of topics that are worth looking at, in the order (created, uuid).
+
+Where some part of the clue leaves few topics, those are fetched by number. Where all parts leave many, the table is walked in order, which
+finds many matches soon; and when it does not, all parts of the clue are looked up after all and taken together. Every way gives every
+topic that can match, in the same order, so the choice changes the time that a question takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tdn.queries.model import FIELD, INDEXED_FIELDS, SHORTEST_CLUE, AllOf, AnyOf, Clue, Contains, Value
+from tdn.store.topics import as_stored
+
+#: So many topics are few: fetching and matching them takes a few milliseconds.
+_FEW = 1_000
+#: Rows walked in order before the index is asked again, with more patience.
+_STRIDE = 10_000
+#: Most topics that one part of a clue is followed to. Beyond it, walking the table is as good.
+_MANY = 300_000
+#: Trigrams looked up for one text or several. The rarest of them decide; more only cost time.
+_GRAMS = 4
+#: Topics that the chosen ones are expected to leave before no further one is looked up.
+_FEW_ENOUGH = 1.0
+
+#: Columns of topics that have an index.
+_COLUMNS = INDEXED_FIELDS | {"duration"}
+
+Row = tuple[Any, ...]
+
+
+class Candidates:
+    """Rows of topics under one condition (SQL over `topics t`), from one connection."""
+
+    def __init__(self, db: sqlite3.Connection, columns: str, condition: str, values: Mapping[str, Any]) -> None:
+        self._db = db
+        self._select = f"SELECT t.created, t.uuid, {columns} FROM"
+        self._condition = condition
+        self._values = dict(values)
+
+    def rows(self, clue: Clue | None, after: tuple[str, str]) -> Iterator[Row]:
+        """Every row after a place in the order that meets the condition and may meet the clue. No clue: every row."""
+        parts = [] if clue is None else _parts(clue)
+        few = self._few(parts)
+        if few is not None:
+            yield from self._fetch(few, after)
+            return
+        walk = self._walk(after)
+        if not parts:
+            yield from walk
+            return
+        for row in itertools.islice(walk, _STRIDE):
+            after = (row[0], row[1])
+            yield row
+        many = self._all(parts)
+        yield from walk if many is None else self._fetch(sorted(many), after)
+
+    def _walk(self, after: tuple[str, str]) -> Iterator[Row]:
+        return self._db.execute(
+            f"{self._select} topics t INDEXED BY topics_in_order"
+            f" WHERE (t.created, t.uuid) > (:created, :uuid) AND {self._condition} ORDER BY t.created, t.uuid",
+            {**self._values, "created": after[0], "uuid": after[1]},
+        )
+
+    def _fetch(self, numbers: list[int], after: tuple[str, str]) -> Iterator[Row]:
+        return self._db.execute(
+            f"{self._select} json_each(:numbers) n CROSS JOIN topics t ON t.id = n.value"
+            f" WHERE (t.created, t.uuid) > (:created, :uuid) AND {self._condition} ORDER BY t.created, t.uuid",
+            {**self._values, "numbers": json.dumps(numbers), "created": after[0], "uuid": after[1]},
+        )
+
+    # --- which topics a clue leaves ---
+
+    def _few(self, parts: list[_Part]) -> list[int] | None:
+        """The topics that the first helpful part leaves, if they are few."""
+        for part in parts:
+            found = self._up_to(part, _FEW)
+            if found is not None:
+                return sorted(found)
+        return None
+
+    def _all(self, parts: list[_Part]) -> set[int] | None:
+        """The topics that all parts leave which can be followed."""
+        left: set[int] | None = None
+        for part in parts:
+            found = self._up_to(part, _MANY)
+            if found is not None:
+                left = found if left is None else left & found
+        return left
+
+    def _up_to(self, clue: _Part, most: int) -> set[int] | None:
+        """The topics that a clue leaves, or None when they are more than so many, or cannot be told."""
+        if isinstance(clue, AnyOf):
+            together: set[int] = set()
+            for part in clue.clues:
+                found = self._up_to(part, most)
+                if found is None or len(together := together | found) > most:
+                    return None
+            return together
+        if isinstance(clue, AllOf):
+            kept = [found for part in _parts(clue) if (found := self._up_to(part, most)) is not None]
+            return set.intersection(*kept) if kept else None
+        if isinstance(clue, Contains):
+            clue = _Texts((clue.text,))
+        if isinstance(clue, _Texts):
+            return self._numbers("SELECT rowid FROM topic_text WHERE topic_text MATCH ?", [self._phrase(clue.texts)], most)
+        if isinstance(clue, Value):
+            return self._numbers(*_range(clue), most)
+        return None
+
+    def _numbers(self, sql: str, values: list[Any], most: int) -> set[int] | None:
+        rows = self._db.execute(f"{sql} LIMIT ?", [*values, most + 1]).fetchall()
+        return None if len(rows) > most else {row[0] for row in rows}
+
+    def _phrase(self, texts: tuple[str, ...]) -> str:
+        """The rarest trigrams of some texts, in FTS5's words. All of them stand in every topic that is looked for."""
+        grams = list(
+            dict.fromkeys(text[at : at + SHORTEST_CLUE] for text in texts for at in range(len(text) - SHORTEST_CLUE + 1))
+        )
+        sampled = self._db.execute("SELECT sampled FROM derived").fetchone()[0]
+        seen = dict(
+            self._db.execute(
+                "SELECT gram, seen FROM grams WHERE gram IN (SELECT value FROM json_each(?))", (json.dumps(grams),)
+            ).fetchall()
+        )
+        chosen: list[str] = []
+        left = float(self._db.execute("SELECT seq FROM position").fetchone()[0])
+        for gram in sorted(grams, key=lambda gram: seen.get(gram, 0)):
+            chosen.append(gram)
+            # As if trigrams stood in topics independently of each other. They do not; the matcher looks at what is left.
+            left *= (seen.get(gram, 0) + 0.5) / (sampled + 1)
+            if len(chosen) == _GRAMS or left < _FEW_ENOUGH:
+                break
+        return " AND ".join('"' + gram.replace('"', '""') + '"' for gram in chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Several `Contains` that all hold: their trigrams are chosen from together."""
+
+    texts: tuple[str, ...]
+
+
+_Part: TypeAlias = Clue | _Texts
+
+
+def _parts(clue: Clue) -> list[_Part]:
+    """The parts of a clue that all hold, the cheapest to look up first."""
+    flat = list(_flat(clue))
+    texts = tuple(part.text for part in flat if isinstance(part, Contains))
+    values = [part for part in flat if isinstance(part, Value)]
+    rest = [part for part in flat if isinstance(part, AnyOf)]
+    # A single value before a range: it is the likelier to leave few.
+    values.sort(key=lambda value: value.low is None or value.low != value.high)
+    return [*values, *([_Texts(texts)] if texts else []), *rest]
+
+
+def _flat(clue: Clue) -> Iterator[Clue]:
+    if isinstance(clue, AllOf):
+        for part in clue.clues:
+            yield from _flat(part)
+    else:
+        yield clue
+
+
+def _range(clue: Value) -> tuple[str, list[Any]]:
+    values: list[Any] = []
+    if clue.key.startswith(FIELD):
+        sql, name = "SELECT id FROM topics WHERE TRUE", clue.key.removeprefix(FIELD)
+        if name not in _COLUMNS:
+            raise ValueError(f"no index knows the field {name}")
+    else:
+        sql, name = "SELECT topic FROM property_values WHERE key = ?", "value"
+        values.append(clue.key)
+    if clue.low is not None and clue.low == clue.high:
+        return f"{sql} AND {name} = ?", [*values, as_stored(clue.low)]
+    if clue.low is not None:
+        sql, values = f"{sql} AND {name} >= ?", [*values, as_stored(clue.low)]
+    if clue.high is not None:
+        sql, values = f"{sql} AND {name} <= ?", [*values, as_stored(clue.high)]
+    return sql, values

@@ -1,0 +1,178 @@
+"""The table of live topics with its indexes: filled from accepted records, emptied of what has ended, made anew when its rules change.
+
+It is derived: everything in it follows from the records and the facts. An ended topic leaves it (its tombstone is a fact), so that
+discovery never steps over what is gone. What a node's policy does not store never enters it.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tdn.protocol import jsontext
+from tdn.protocol.access import read_lists
+from tdn.protocol.times import parse_time
+from tdn.queries.model import SHORTEST_CLUE, Scalar, indexed_text, indexed_values
+from tdn.rules.state import Fact
+from tdn.trust import signing
+
+#: Version of what is derived. A store made by another is derived anew when it is opened.
+_DERIVATION = 2
+#: One topic in so many is counted in `grams`. Enough to tell rare trigrams from common ones, and a small part of the work.
+_SAMPLE_EVERY = 16
+
+ALLOWED, BARRED = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What a view keeps in its table of topics. The rule state is whole in every view, whatever this says (T11)."""
+
+    #: Whether a topic belongs in, by its advertisement's payload.
+    accepts: Callable[[Mapping[str, Any]], bool]
+    #: Changes when what is accepted changes.
+    stamp: str
+
+
+EVERYTHING = Stores(lambda payload: True, "everything")
+#: For a guard, which never answers discovery: a replay without indexes is much faster.
+NOTHING = Stores(lambda payload: False, "nothing")
+
+
+def advertisement_in(raw: bytes) -> bytes:
+    """The advertisement that an accepted record carries: record ~ request ~ advertisement."""
+    return raw.split(signing.TILDE, 2)[2]
+
+
+def request_body_in(raw: bytes) -> dict[str, Any]:
+    """The body of the request that an accepted record carries."""
+    request = raw.split(signing.TILDE, 2)[1]
+    claims: dict[str, Any] = jsontext.parse(signing.decode_segment(request.split(b".")[1]))
+    body: dict[str, Any] = claims["body"]
+    return body
+
+
+def bring_up_to_date(db: sqlite3.Connection, stores: Stores) -> None:
+    """Make the table and its indexes anew when they were made by other rules than these."""
+    stamp = f"{_DERIVATION} {stores.stamp}"
+    if db.execute("SELECT stamp FROM derived").fetchone()[0] == stamp:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for table in ("topics", "listed", "property_values", "grams"):
+            db.execute(f"DELETE FROM {table}")
+        db.execute("INSERT INTO topic_text (topic_text) VALUES ('delete-all')")
+        db.execute("UPDATE derived SET sampled = 0")
+        for uuid, fact, raw in _live(db):
+            write(db, uuid, fact, raw, stores)
+        db.execute("UPDATE derived SET stamp = ?", (stamp,))
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+def _live(db: sqlite3.Connection) -> Iterator[tuple[str, Fact, bytes]]:
+    rows = db.execute(
+        "SELECT facts.key, facts.value, records.raw FROM facts JOIN records ON records.seq = json_extract(facts.value, '$.advertised')"
+        " WHERE facts.space = 'topic' AND json_extract(facts.value, '$.state') = 'live'"
+    )
+    for uuid, value, raw in rows:
+        yield uuid, jsontext.parse(value.encode()), bytes(raw)
+
+
+def write(db: sqlite3.Connection, uuid: str, topic: Fact, raw: bytes, stores: Stores) -> None:
+    """Bring one topic's rows in line with its fact. `raw` is the record that advertised it, when this is about that record."""
+    if topic["state"] != "live":
+        _remove(db, uuid)
+    elif raw:
+        _insert(db, uuid, topic, raw, stores)
+    else:
+        db.execute(
+            "UPDATE topics SET expires = ?, duration = ?, owner = ?, seq = ? WHERE uuid = ?",
+            (topic["expires"], _duration(topic), topic["owner"], topic["seq"], uuid),
+        )
+
+
+def _insert(db: sqlite3.Connection, uuid: str, topic: Fact, raw: bytes, stores: Stores) -> None:
+    payload: dict[str, Any] = jsontext.parse(signing.decode_segment(advertisement_in(raw).split(b".")[1]))
+    if not stores.accepts(payload):
+        return
+    identifier, descriptor, synopsis = topic["advertised"], payload["descriptor"], payload["synopsis"]["value"]
+    lists = read_lists(topic.get("lists", {}))
+    sides = [(ALLOWED, who) for who in lists.allow or ()] + [(BARRED, who) for who in lists.deny]
+    restricted = (ALLOWED if lists.allow is not None else 0) | (BARRED if lists.deny else 0)
+    db.execute(
+        "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            identifier,
+            uuid,
+            topic["created"],
+            topic["expires"],
+            _duration(topic),
+            topic["creator"],
+            topic["owner"],
+            payload["institution"],
+            topic["kind"],
+            descriptor["kind"],
+            topic["seq"],
+            restricted,
+            jsontext.canonical(descriptor).decode(),
+            synopsis,
+        ),
+    )
+    if sides:
+        db.executemany("INSERT INTO listed VALUES (?, ?, ?)", [(identifier, side, who) for side, who in sides])
+    _index(db, identifier, descriptor, synopsis)
+
+
+def _index(db: sqlite3.Connection, identifier: int, descriptor: Mapping[str, Any], synopsis: str) -> None:
+    db.executemany(
+        "INSERT INTO property_values VALUES (?, ?, ?)",
+        [(key, as_stored(value), identifier) for key, value in indexed_values(descriptor)],
+    )
+    body = indexed_text(descriptor, synopsis)
+    if not body:
+        return
+    db.execute("INSERT INTO topic_text (rowid, body) VALUES (?, ?)", (identifier, body))
+    if identifier % _SAMPLE_EVERY == 0:
+        db.executemany(
+            "INSERT INTO grams VALUES (?, 1) ON CONFLICT (gram) DO UPDATE SET seen = seen + 1",
+            [(gram,) for gram in sorted({body[at : at + SHORTEST_CLUE] for at in range(len(body) - SHORTEST_CLUE + 1)})],
+        )
+        db.execute("UPDATE derived SET sampled = sampled + 1")
+
+
+def _remove(db: sqlite3.Connection, uuid: str) -> None:
+    row = db.execute("SELECT id, descriptor, synopsis, restricted FROM topics WHERE uuid = ?", (uuid,)).fetchone()
+    if row is None:
+        return
+    identifier, text, synopsis, restricted = row
+    descriptor = jsontext.parse(text.encode())
+    if body := indexed_text(descriptor, synopsis):
+        # An index that keeps no content is told what to forget. `grams` is a sample of what was ever seen, and stays.
+        db.execute("INSERT INTO topic_text (topic_text, rowid, body) VALUES ('delete', ?, ?)", (identifier, body))
+    db.executemany(
+        "DELETE FROM property_values WHERE key = ? AND value = ? AND topic = ?",
+        [(key, as_stored(value), identifier) for key, value in indexed_values(descriptor)],
+    )
+    if restricted:
+        db.execute("DELETE FROM listed WHERE topic = ?", (identifier,))
+    db.execute("DELETE FROM topics WHERE id = ?", (identifier,))
+
+
+def as_stored(value: Scalar) -> Scalar:
+    """A value as SQLite can hold it: a whole number beyond 64 bits becomes the nearest float. Order is kept, so a range still covers it."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.copysign(math.inf, value)
+    return value
+
+
+def _duration(topic: Fact) -> int:
+    return int((parse_time(topic["expires"]) - parse_time(topic["created"])).total_seconds())
