@@ -140,7 +140,7 @@ def describe(seed: int, number: int) -> Description:
         creator=who.id,
         institution=who.institution,
         lifetime_seconds=_lifetime_seconds(draws),
-        created_offset_seconds=_created_offset_seconds(number),
+        created_offset_seconds=created_offset_seconds(number),
         descriptor=descriptor,
         synopsis_type=synopsis_type,
         synopsis_placeholder=placeholder,
@@ -201,7 +201,7 @@ def _salts(seed: int) -> tuple[int, int, int]:
     return int.from_bytes(entropy[:5], "big"), int.from_bytes(entropy[5:10], "big"), int.from_bytes(entropy[10:15], "big")
 
 
-def _created_offset_seconds(number: int) -> int:
+def created_offset_seconds(number: int) -> int:
     burst, place = divmod(number, _BURST)
     return burst * _BURST + place * place // _BURST
 
