@@ -7,22 +7,27 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from entity_client.discovery import Discovery
+from entity_client import peers
+from entity_client.discovery import Discovery, Wanted
 from entity_client.objects import Decided, LocatedNode, Topic, read_topic
 from entity_client.session import Patience, Session
 from tdn.bus.address import load_connection
-from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError, TrustError
-from tdn.protocol import names, synopsis
-from tdn.protocol.names import Role, check_uuid
+from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
+from tdn.protocol import jsontext, names, synopsis
+from tdn.protocol.access import Asker, Lists
+from tdn.protocol.names import Role, check_id, check_uuid
 from tdn.protocol.times import parse_time
+from tdn.queries.times import ANY_TIME, Times
 from tdn.trust import credentials as folders
-from tdn.trust import envelope, statements
+from tdn.trust import envelope, openings, sealed, statements
 from tdn.trust.certificates import Identity, decode_chain, encode_chain
+from tdn.trust.openings import Opening
 from tdn.trust.statements import by_roots
 
 #: After the first node has answered a broadcast, how long the others that are about are waited for. Only one that died within the last
@@ -32,6 +37,8 @@ GATHER_SECONDS = 1.5
 _ONE_NODE_SECONDS = 3.0
 #: Between two tries when the broker went away.
 _AGAIN_SECONDS = 0.3
+
+NO_LISTS = Lists()
 
 Descriptor = Mapping[str, Any]
 #: Chooses among the nodes that answered, in the order of their answers (T12).
@@ -71,6 +78,11 @@ class EntityClient:
     def identity(self) -> Identity:
         return self._session.credentials.identity
 
+    @property
+    def asker(self) -> Asker:
+        """Ourselves, as lists and policies name us."""
+        return Asker(self.identity.name.id if self.identity.name.role is Role.ENTITY else None, self.identity.institution)
+
     # --- nodes ---
 
     async def locate(self, *, expect: Iterable[str] = (), gather: float = GATHER_SECONDS) -> AsyncGenerator[LocatedNode, None]:
@@ -103,7 +115,10 @@ class EntityClient:
         """Locate and choose a node to work with: the first to answer, unless `choice` knows better. Remembered."""
         if choice is None:
             async with contextlib.aclosing(self.locate()) as located:
-                chosen = await anext(located)
+                serving = (node async for node in located if node.serves(self.asker))
+                chosen = await anext(serving, None)
+            if chosen is None:
+                raise Refused("every node that is there answers others only")
         else:
             chosen = choice([node async for node in self.locate()])
         self._chosen = chosen.identity
@@ -121,18 +136,28 @@ class EntityClient:
         placeholder: str | None = None,
         lifetime: timedelta = timedelta(days=1),
         node: str | None = None,
+        lists: Lists = NO_LISTS,
+        sealed_for: Iterable[str] | None = None,
         advertise: bool = True,
     ) -> Topic:
-        """A new topic: minted and signed by a node (T1 to T6), verified here, then advertised (T7)."""
-        body = {
+        """A new topic: minted and signed by a node (T1 to T6), verified here, then advertised (T7).
+
+        `lists` say who may discover it (T18). With `sealed_for`, nobody but ourselves and these entities can read what it is about (T9).
+        """
+        if sealed_for is not None:
+            descriptor = await self._seal(descriptor, sealed_for)
+        body: dict[str, Any] = {
             "creator": self.identity.name.id,
             "institution": self.identity.institution,
             "lifetime_seconds": int(lifetime.total_seconds()),
             "descriptor": dict(descriptor),
             "synopsis": {"type": synopsis_type, "placeholder": placeholder or synopsis.DEFAULTS.get(synopsis_type, "")},
         }
+        if lists.restrict:
+            body["lists"] = lists.as_object()
         topic = await self._mint(body, node)
         if not advertise:
+            self._keep(topic)
             return topic
         try:
             decided = await self.advertise(topic)
@@ -140,16 +165,23 @@ class EntityClient:
             # Nothing is lost: the advertisement can still be advertised, within a day.
             error.detail["advertisement"] = topic.token
             raise
-        return Topic(topic.advertisement, topic.owner, topic.expires, receipt=decided.receipt)
+        return replace(topic, receipt=decided.receipt)
 
-    async def advertise(self, topic: Topic | str) -> Decided:
-        """Make a created topic, or its signed advertisement, known to all. Repeating it is harmless, and gives a receipt again."""
+    async def advertise(self, topic: Topic | str, *, opening: Opening | None = None) -> Decided:
+        """Make a created topic, or its signed advertisement, known to all. Repeating it is harmless, and gives a receipt again.
+
+        `opening` is what the advertisement hides, as `create` gave it; without it, what was kept when it was created here.
+        """
         if isinstance(topic, str):
             # From outside, so not believed before it is verified; a Topic was.
             verified = statements.read_advertisement(topic.strip().encode(), self._identify)
         else:
-            verified = topic.advertisement
-        return await self._change("advertise", {"uuid": verified.uuid}, tail=verified.token.encode())
+            verified, opening = topic.advertisement, opening or topic.opening
+        opening = opening or self._kept(verified.uuid)
+        openings.read(opening, verified.hidden)
+        decided = await self._change("advertise", {"uuid": verified.uuid, "opening": opening}, tail=verified.token.encode())
+        self._kept_path(verified.uuid).unlink(missing_ok=True)
+        return decided
 
     async def renew(self, uuid: str, lifetime: timedelta) -> Decided:
         """A new lifetime from now on, for a topic of one's own (T39)."""
@@ -162,16 +194,37 @@ class EntityClient:
     async def show(self, uuid: str) -> Topic:
         """One topic, with its signed present status."""
         reply = await self._ask_chosen("show", {"uuid": check_uuid(uuid), "after": self.seen}, key=names.topics_key)
-        topic = read_topic(reply.tail or b"", self._identify, self._session.network)
+        topic = self._read_topic(reply)
         if topic.uuid != uuid:
             raise TrustError("the node showed another topic than was asked for")
         return topic
 
     def discover(
-        self, query: str | None = None, *, nodes: Iterable[str] = (), limit: int = 100, cursor: str | None = None
+        self,
+        query: str | None = None,
+        *,
+        language: str = "string",
+        times: Times = ANY_TIME,
+        nodes: Iterable[str] = (),
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> Discovery:
-        """Topics that match, from all nodes or from those named, as they arrive, each once and verified (T15, T16)."""
-        return Discovery(self, self._session, query=query, nodes=frozenset(nodes), limit=limit, cursor=cursor)
+        """Topics that match, from all nodes or from those named, as they arrive, each once and verified (T13 to T16).
+
+        The language is one of string, regex, sql, xpath and xquery. A query that does not compile is a QueryError at once.
+        """
+        wanted = Wanted(language, query, times)
+        return Discovery(self, self._session, wanted=wanted, nodes=frozenset(nodes), limit=limit, cursor=cursor)
+
+    async def count(
+        self, query: str | None = None, *, language: str = "string", times: Times = ANY_TIME, node: str | None = None
+    ) -> tuple[str, int]:
+        """A node, the one named or the chosen one, and how many topics match there that we may see. Sealed ones only without a query."""
+        body = {"limit": 1, "after": self.seen, "count": True, **Wanted(language, query, times).as_body()}
+        reply = await self._ask_chosen("discover", body, key=names.topics_key, node_id=node)
+        if reply.kind != "discovered" or "total" not in reply.body:
+            raise TrustError("the node answered something else than it was asked")
+        return reply.signer.name.id, int(reply.body["total"])
 
     async def lookup(self, principal: str) -> Identity:
         """The current certificate of an entity or a node, followed to our roots."""
@@ -181,17 +234,70 @@ class EntityClient:
             raise TrustError("the node gave another principal's certificate")
         return found
 
+    async def peer_queue(self, *, answers: bool) -> str:
+        """Have a node make a queue for the time when no node is there (T17): for others' questions, or for answers to our own."""
+        reply = await self._ask_chosen("peer", {"answers": answers}, key=names.nodes_key)
+        if reply.kind != "peered":
+            raise TrustError(f"a {reply.kind} is no answer to what was asked")
+        return str(reply.body["session"])
+
+    async def prepare_for_silence(self) -> None:
+        """Make sure that we can ask other entities when no node is there. Called after a discovery; takes effect once a day."""
+        with contextlib.suppress(TdnError):
+            await peers.ready_queue(self, self._session, "ask")
+
+    def answering(self) -> peers.Answering:
+        """Stay and answer for our own topics while no node is there (T17)."""
+        return peers.Answering(self, self._session)
+
     # --- inside ---
 
     async def _mint(self, body: dict[str, Any], node: str | None) -> Topic:
         reply = await self._ask_chosen("create", body, key=names.nodes_key, node_id=node)
-        topic = read_topic(reply.tail or b"", self._identify, self._session.network)
+        topic = self._read_topic(reply)
         advertisement = topic.advertisement
         wanted = (body["creator"], body["institution"], body["descriptor"], body["synopsis"]["type"])
         given = (advertisement.creator, advertisement.institution, advertisement.descriptor, advertisement.synopsis_type)
         if wanted != given or advertisement.creator_key != self.identity.name.key_hash:
             raise TrustError("the node minted another topic than was asked for")
+        if topic.lists is None or topic.lists.as_object() != body.get("lists", {}):
+            raise TrustError("the node minted the topic with other lists than were asked for")
         return topic
+
+    def _read_topic(self, reply: envelope.Envelope) -> Topic:
+        """The topic that a reply carries; with what it hides, where the reply says it."""
+        topic = read_topic(reply.tail or b"", self._identify, self._session.network, self._session.credentials.key)
+        if "opening" not in reply.body:
+            return topic
+        openings.read(reply.body["opening"], topic.advertisement.hidden)
+        return replace(topic, opening=reply.body["opening"])
+
+    async def _seal(self, descriptor: Descriptor, readers: Iterable[str]) -> Descriptor:
+        """The descriptor under a key for ourselves and some others, whose certificates the network knows."""
+        others = [await self.lookup(f"{Role.ENTITY}:{check_id(reader)}") for reader in dict.fromkeys(readers)]
+        keys = {identity.thumbprint: identity.public_key for identity in (self.identity, *others)}
+        return sealed.seal_descriptor(
+            descriptor, creator=self.identity.name.id, network=self._session.network, readers=list(keys.values())
+        )
+
+    def _kept_path(self, uuid: str) -> Path:
+        return self._session.credentials.folder / "unadvertised" / f"{uuid}.json"
+
+    def _keep(self, topic: Topic) -> None:
+        """What a topic hides that is not advertised yet: its signed bytes alone do not say it."""
+        path = self._kept_path(topic.uuid)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.write_bytes(jsontext.canonical(dict(topic.opening or {})))
+
+    def _kept(self, uuid: str) -> Opening:
+        try:
+            opening: Opening = jsontext.parse(self._kept_path(uuid).read_bytes())
+        except OSError as error:
+            raise UsageError(
+                f"what topic {uuid} hides is not known here; give the JSON line that `entity create --no-advertise --json` printed"
+            ) from error
+        return opening
 
     async def _ask_chosen(
         self, kind: str, body: Mapping[str, Any], *, key: Callable[[str], str], node_id: str | None = None
@@ -215,6 +321,10 @@ class EntityClient:
                     raise
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
+            except Refused as error:
+                # The node chosen before has another policy now (T11).
+                if "declined" not in error.detail or node_id:
+                    raise
             except NoNodeAnswered:
                 # Every node that is there was silent once, as after a broker's restart: all of them are asked again.
                 if not silent or node_id or deadline - time.perf_counter() <= _AGAIN_SECONDS:
@@ -233,7 +343,7 @@ class EntityClient:
         wanted = {node_id} if node_id is not None else set()
         async with contextlib.aclosing(self.locate(expect=wanted)) as located:
             async for node in located:
-                if node_id is None and node.id not in silent:
+                if node_id is None and node.id not in silent and node.serves(self.asker):
                     self._chosen = node.identity
                     self._write_down()
                     return node.identity

@@ -1,7 +1,9 @@
 """Asking many nodes at once, and giving what they answer as it comes: each topic once, each verified (T15, T16).
 
 Every node that answers a broadcast `locate` is asked by itself, sealed to its key, so that a broker sees neither query nor answer. A
-node that does not answer the broadcast is taken to be absent.
+node that does not answer the broadcast is taken to be absent; one whose policy does not serve us says so there. Sealed topics, which no
+node can search, are fetched by time alone and matched here, those that our key opens (T9). When no node is there at all, the question
+goes to the entities that offered to answer (T17).
 """
 
 from __future__ import annotations
@@ -10,13 +12,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from entity_client import peers
 from entity_client.objects import LocatedNode, Topic, read_topic
 from entity_client.session import Patience, Session
-from tdn.errors import NoNodeAnswered, TdnError
+from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError
 from tdn.protocol import names
-from tdn.protocol.times import format_time
+from tdn.queries.compile import compile_query
+from tdn.queries.model import Query, finds
+from tdn.queries.times import ANY_TIME, Times
 from tdn.trust.statements import by_roots
 
 if TYPE_CHECKING:
@@ -24,35 +30,67 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Sealed topics asked for at a time, where a query is matched on them here.
+_SEALED_AT_ONCE = 1000
+
+Arrivals = asyncio.Queue[Topic | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for: a query in its language, times, or both."""
+
+    language: str = "string"
+    query: str | None = None
+    times: Times = ANY_TIME
+
+    def compiled(self) -> Query | None:
+        """The query, compiled here: for sealed topics, and to say what is wrong with it before anybody is asked."""
+        return compile_query(self.language, self.query) if self.query is not None else None
+
+    def as_body(self) -> dict[str, Any]:
+        """As a `discover` carries it."""
+        body: dict[str, Any] = {}
+        if self.query is not None:
+            body |= {"language": self.language, "query": self.query}
+        if times := self.times.as_object():
+            body["times"] = times
+        return body
+
 
 class Discovery:
     """An asynchronous iterator of topics. After it has ended, `cursor` says where to go on and `silent` who did not finish."""
 
     def __init__(
-        self, client: EntityClient, session: Session, *, query: str | None, nodes: frozenset[str], limit: int, cursor: str | None
+        self, client: EntityClient, session: Session, *, wanted: Wanted, nodes: frozenset[str], limit: int, cursor: str | None
     ) -> None:
         self._client = client
         self._session = session
-        self._body: dict[str, Any] = {"limit": limit, "after": client.seen}
-        if query is not None:
-            self._body |= {"language": "string", "query": query}
+        self._wanted = wanted
+        self._query = wanted.compiled()
+        self._body: dict[str, Any] = {"limit": limit, "after": client.seen, **wanted.as_body()}
         if cursor is not None:
             self._body["cursor"] = cursor
         self._nodes = nodes
         self._limit = limit
         #: Where the next page begins, when there is more.
         self.cursor: str | None = None
-        #: Nodes that answered all of it, and nodes that began or were named and did not.
+        #: Nodes that answered all of it, nodes that began or were named and did not, and nodes that answer others only.
         self.answered: set[str] = set()
         self.silent: set[str] = set()
-        #: Advertisements that did not verify, with their node. Never shown, never silently dropped.
+        self.declined: set[str] = set()
+        #: Nodes that answered with an error, such as a query that took too long there.
+        self.failed: dict[str, str] = {}
+        #: Entities that answered for their own topics, because no node was there.
+        self.peers: set[str] = set()
+        #: Advertisements that did not verify, with who gave them. Never shown, never silently dropped.
         self.disbelieved: list[tuple[str, str]] = []
 
     def __aiter__(self) -> AsyncIterator[Topic]:
         return self._run()
 
     async def _run(self) -> AsyncIterator[Topic]:
-        arrived: asyncio.Queue[Topic | None] = asyncio.Queue()
+        arrived: Arrivals = asyncio.Queue()
         errors: list[TdnError] = []
         feeding = asyncio.create_task(self._feed(arrived, errors))
         shown: dict[str, str] = {}
@@ -62,30 +100,44 @@ class Discovery:
                 if topic.uuid in shown:
                     continue
                 if len(shown) == self._limit:
-                    left_out.add(_place(topic))
+                    left_out.add(topic.place)
                     continue
-                shown[topic.uuid] = _place(topic)
+                shown[topic.uuid] = topic.place
                 yield topic
             await feeding
             self._mind(left_out, shown.values())
         finally:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
-        if not self.answered:
-            raise errors[0] if errors else NoNodeAnswered("no node answered; is one running? (`tdn status`)")
+        if not self.answered and not self.peers:
+            raise errors[0] if errors else self._nobody()
 
-    async def _feed(self, arrived: asyncio.Queue[Topic | None], errors: list[TdnError]) -> None:
+    def _nobody(self) -> TdnError:
+        if self.declined:
+            return Refused(f"every node that is there answers others only: {', '.join(sorted(self.declined))}")
+        return NoNodeAnswered("no node answered; is one running? (`tdn status`)")
+
+    async def _feed(self, arrived: Arrivals, errors: list[TdnError]) -> None:
         """Locate, and ask every node as soon as it has answered."""
         asking: list[asyncio.Task[None]] = []
         try:
             async with contextlib.aclosing(self._client.locate(expect=self._nodes)) as located:
                 async for node in located:
-                    if not self._nodes or node.id in self._nodes:
+                    if self._nodes and node.id not in self._nodes:
+                        continue
+                    if node.id in self._nodes or node.serves(self._client.asker):
                         asking.append(asyncio.create_task(self._ask(node, arrived, errors)))
+                    else:
+                        self.declined.add(node.id)
                     if self._nodes and len(asking) == len(self._nodes):
                         break
             await asyncio.gather(*asking)
-            self.silent |= self._nodes - self.answered
+            self.silent |= self._nodes - self.answered - self.failed.keys() - self.declined
+        except NoNodeAnswered as error:
+            # Silence, so none is there: one that declines says so. A named node has no substitute.
+            errors.append(error)
+            if not self._nodes:
+                await self._ask_peers(arrived, errors)
         except TdnError as error:
             errors.append(error)
         finally:
@@ -93,26 +145,61 @@ class Discovery:
                 task.cancel()
             arrived.put_nowait(None)
 
-    async def _ask(self, node: LocatedNode, arrived: asyncio.Queue[Topic | None], errors: list[TdnError]) -> None:
+    async def _ask_peers(self, arrived: Arrivals, errors: list[TdnError]) -> None:
+        try:
+            async for peer, line in peers.ask(self._session, self._body, seconds=peers.GATHER_SECONDS):
+                topic = self._read(peer, line)
+                if topic is None or topic.owner != peer:
+                    continue
+                # What a peer says matches is looked at again: nobody else has checked it.
+                if self._wanted.times.admit(topic.advertisement.created, topic.expires) and self._matches(topic):
+                    arrived.put_nowait(topic)
+                self.peers.add(peer)
+        except TdnError as error:
+            errors.append(error)
+
+    async def _ask(self, node: LocatedNode, arrived: Arrivals, errors: list[TdnError]) -> None:
         """Ask one node, and again from its cursor on, until it has given as many topics as are wanted, or all."""
         body = dict(self._body)
         try:
+            sealed = False
             while True:
-                given, cursor = await self._ask_once(node, body, arrived)
+                given, reply = await self._ask_once(node, body, arrived)
+                cursor, sealed = reply.get("cursor"), sealed or "sealed" in reply
                 if cursor is None or given == 0 or given >= body["limit"]:
                     break
                 body |= {"cursor": cursor, "limit": body["limit"] - given}
             self._note_cursor(cursor)
+            if sealed:
+                await self._ask_sealed(node, cursor, arrived)
             self.answered.add(node.id)
         except TdnError as error:
             errors.append(error)
-            self.silent.add(node.id)
+            if "declined" in error.detail:
+                self.declined.add(node.id)
+            elif isinstance(error, NoNodeAnswered | BrokerUnavailable):
+                self.silent.add(node.id)
+            else:
+                self.failed[node.id] = str(error)
 
-    async def _ask_once(
-        self, node: LocatedNode, body: dict[str, Any], arrived: asyncio.Queue[Topic | None]
-    ) -> tuple[int, str | None]:
-        """One answer in its pages: how many topics it gave, and where it would go on."""
-        identify = by_roots(self._session.credentials.roots)
+    async def _ask_sealed(self, node: LocatedNode, until: str | None, arrived: Arrivals) -> None:
+        """Fetch the sealed topics of these times, as far as the others went, and keep those that we can open and that match."""
+        body: dict[str, Any] = {name: self._body[name] for name in ("after", "times", "cursor") if name in self._body}
+        body |= {"limit": _SEALED_AT_ONCE, "sealed": True}
+        inside: Arrivals = asyncio.Queue()
+        while True:
+            given, reply = await self._ask_once(node, body, inside)
+            while not inside.empty():
+                topic = inside.get_nowait()
+                if topic is not None and (until is None or topic.place <= until) and self._matches(topic):
+                    arrived.put_nowait(topic)
+            cursor = reply.get("cursor")
+            if cursor is None or given == 0 or (until is not None and cursor >= until):
+                return
+            body["cursor"] = cursor
+
+    async def _ask_once(self, node: LocatedNode, body: dict[str, Any], arrived: Arrivals) -> tuple[int, dict[str, Any]]:
+        """One answer in its pages: how many topics it gave, and what its last page says."""
         expected, given = 1, 0
         patience = Patience(self._client.timeout)
         answers = self._session.ask("discover", body, node.identity, key=names.topics_key(node.id), patience=patience)
@@ -123,14 +210,26 @@ class Discovery:
                 expected += 1
                 given += reply.body["count"]
                 for line in (reply.tail or b"").split(b"\n") if reply.body["count"] else ():
-                    try:
-                        arrived.put_nowait(read_topic(line, identify, self._session.network))
-                    except TdnError as error:
-                        self.disbelieved.append((node.id, str(error)))
-                        logger.warning("node %s gave an advertisement that does not verify: %s", node.id, error)
+                    topic = self._read(node.id, line)
+                    if topic is not None:
+                        arrived.put_nowait(topic)
                 if reply.body["last"]:
-                    return given, reply.body.get("cursor")
+                    return given, dict(reply.body)
         raise NoNodeAnswered(f"node {node.id} did not answer in time")
+
+    def _read(self, giver: str, line: bytes) -> Topic | None:
+        credentials = self._session.credentials
+        try:
+            return read_topic(line, by_roots(credentials.roots), self._session.network, credentials.key)
+        except TdnError as error:
+            self.disbelieved.append((giver, str(error)))
+            logger.warning("%s gave an advertisement that does not verify: %s", giver, error)
+            return None
+
+    def _matches(self, topic: Topic) -> bool:
+        if self._query is None:
+            return True
+        return topic.descriptor["kind"] != "sealed" and finds(self._query, topic.subject)
 
     def _mind(self, left_out: set[str], shown: Iterable[str]) -> None:
         """A node that lags may have filled the answer with later topics: go on before the first that was left out."""
@@ -143,8 +242,3 @@ class Discovery:
         """Several nodes end in several places; going on from the earliest misses nothing."""
         if cursor is not None:
             self.cursor = cursor if self.cursor is None else min(self.cursor, cursor)
-
-
-def _place(topic: Topic) -> str:
-    """Where a topic stands in the order of answers, as cursors write it."""
-    return f"{format_time(topic.advertisement.created)}_{topic.uuid}"

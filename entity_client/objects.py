@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
 from tdn.errors import TrustError
+from tdn.protocol import jsontext, schemas
+from tdn.protocol.access import Asker, Lists
 from tdn.protocol.times import format_time, parse_time
-from tdn.trust import statements
+from tdn.queries.model import Subject
+from tdn.trust import openings, sealed, statements
 from tdn.trust.certificates import Identity
+from tdn.trust.openings import Opening
+from tdn.trust.signing import decode_segment, encode_segment
 from tdn.trust.statements import Advertisement, IdentifyAt
 
 
@@ -22,6 +30,11 @@ class LocatedNode:
     milliseconds: float
     policy: dict[str, Any]
     identity: Identity = field(repr=False)
+
+    def serves(self, asker: Asker) -> bool:
+        """Whether it answers this asker, by the policy that it told (T11)."""
+        answers = self.policy.get("answers")
+        return not isinstance(answers, list) or asker.is_meant_by(answers)
 
     def as_object(self) -> dict[str, Any]:
         return {
@@ -61,10 +74,49 @@ class Topic:
     expires: datetime
     status: str | None = field(default=None, repr=False)
     receipt: str | None = field(default=None, repr=False)
+    #: What its advertisement hides, for its creator; needed to advertise it.
+    opening: Opening | None = field(default=None, repr=False)
+    #: The descriptor inside a sealed one, where our key opens it (T9).
+    opened: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def uuid(self) -> str:
         return self.advertisement.uuid
+
+    @property
+    def descriptor(self) -> Mapping[str, Any]:
+        """What it is about, as far as we may know: a sealed descriptor that is not ours says nothing."""
+        return self.advertisement.descriptor if self.opened is None else self.opened
+
+    @property
+    def is_sealed(self) -> bool:
+        return bool(self.advertisement.descriptor["kind"] == "sealed")
+
+    @property
+    def lists(self) -> Lists | None:
+        """Who may discover it, where we may know."""
+        return openings.read(self.opening, self.advertisement.hidden) if self.opening is not None else None
+
+    @property
+    def subject(self) -> Subject:
+        """The topic as queries see it."""
+        told = self.advertisement
+        created, expires = format_time(told.created), format_time(self.expires)
+        return Subject(
+            told.uuid, told.kind, told.creator, self.owner, told.institution, created, expires, self.descriptor, told.synopsis
+        )
+
+    @property
+    def place(self) -> str:
+        """Where it stands in the order of answers, as cursors write it."""
+        return f"{format_time(self.advertisement.created)}_{self.uuid}"
+
+    def line(self, *, hidden: bool = True) -> bytes:
+        """The line that `read_topic` reads."""
+        parts = [self.token.encode(), (self.status or "").encode()]
+        if hidden and self.opening is not None:
+            parts.append(encode_segment(jsontext.canonical(dict(self.opening))).encode())
+        return b" ".join(parts).rstrip(b" ")
 
     @property
     def synopsis(self) -> str:
@@ -85,12 +137,16 @@ class Topic:
             "institution": advertisement.institution,
             "created": format_time(advertisement.created),
             "expires": format_time(self.expires),
-            "descriptor": dict(advertisement.descriptor),
+            "descriptor": {"kind": "sealed"} if self.is_sealed and self.opened is None else dict(self.descriptor),
             "synopsis": advertisement.synopsis,
             "synopsis_type": advertisement.synopsis_type,
             "node": advertisement.node,
             "advertisement": advertisement.token,
         }
+        if self.is_sealed:
+            result["sealed"] = True
+        if self.opening is not None:
+            result |= {**openings.read(self.opening, advertisement.hidden).as_object(), "opening": dict(self.opening)}
         if self.status is not None:
             result["status"] = self.status
         if self.receipt is not None:
@@ -98,15 +154,33 @@ class Topic:
         return result
 
 
-def read_topic(line: bytes, identify: IdentifyAt, network: str) -> Topic:
-    """A topic from one line of an answer: the advertisement and, after a space, its status. Both verified, and about each other."""
-    token, _, status_token = line.partition(b" ")
+def read_topic(line: bytes, identify: IdentifyAt, network: str, key: EllipticCurvePrivateKey) -> Topic:
+    """A topic from one line of an answer: the advertisement and, after spaces, its status and, for its owner, what it hides. All of it
+    verified, and about each other. A sealed one is opened, if it was sealed for this key.
+    """
+    token, _, rest = line.partition(b" ")
+    status_token, _, hidden = rest.partition(b" ")
     advertisement = statements.read_advertisement(token, identify)
     if advertisement.network != network:
         raise TrustError("the advertisement was minted in another network")
+    opened = None
+    if advertisement.descriptor["kind"] == "sealed":
+        opened = sealed.open_descriptor(advertisement.descriptor, creator=advertisement.creator, network=network, key=key)
+    opening = None
+    if hidden:
+        opening = jsontext.parse(decode_segment(hidden))
+        schemas.check("opening", opening)
+        openings.read(opening, advertisement.hidden)
     if not status_token:
-        return Topic(advertisement, advertisement.creator, advertisement.expires)
+        return Topic(advertisement, advertisement.creator, advertisement.expires, opening=opening, opened=opened)
     status = statements.read(status_token, identify)
     if status.kind != "status" or status.payload["uuid"] != advertisement.uuid or status.payload["network"] != network:
         raise TrustError("the status does not belong to the advertisement")
-    return Topic(advertisement, status.payload["owner"], parse_time(status.payload["expires"]), status.token)
+    return Topic(
+        advertisement,
+        status.payload["owner"],
+        parse_time(status.payload["expires"]),
+        status.token,
+        opening=opening,
+        opened=opened,
+    )

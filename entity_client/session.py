@@ -86,6 +86,15 @@ class Session:
         """Connect and introduce ourselves now, rather than with the first message."""
         await self._ensure(_now() + timeout)
 
+    async def line(self, timeout: float) -> Connection:
+        """A connection, also when no node is there to introduce us to."""
+        async with self._lock:
+            if self._line is None or not self._line.is_open:
+                await self.close()
+                async with asyncio.timeout(timeout):
+                    self._line = await self._open_line()
+            return self._line.connection
+
     # --- asking ---
 
     async def ask(

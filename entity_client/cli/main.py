@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -17,10 +18,14 @@ from entity_client.client import EntityClient
 from entity_client.objects import Topic
 from tdn.cli import output
 from tdn.cli.output import add_globals, add_json, emit, note, table
-from tdn.errors import UsageError
+from tdn.errors import TdnError, UsageError
 from tdn.protocol import descriptor as descriptors
+from tdn.protocol import schemas
+from tdn.protocol.access import lists
 from tdn.protocol.names import check_id, check_uuid
-from tdn.protocol.times import describe_duration, format_time, parse_duration
+from tdn.protocol.times import describe_duration, format_time, parse_duration, parse_time
+from tdn.queries.compile import LANGUAGES
+from tdn.queries.times import ANY_TIME, Times
 
 Act = Callable[[EntityClient, argparse.Namespace], Awaitable[int | None]]
 
@@ -57,6 +62,23 @@ def build_parser() -> argparse.ArgumentParser:
     create.add_argument("--synopsis", metavar="TEMPLATE", help="with {uuid} once, where the minted UUID goes")
     create.add_argument("--lifetime", type=parse_duration, default=timedelta(days=1), metavar="D", help="default: 1d")
     create.add_argument("--node", metavar="ID", help="which node mints (default: the one chosen before, or the first to answer)")
+    access = create.add_argument_group("who may know (E: an entity's id, institution:X, or * for everyone)")
+    access.add_argument(
+        "--discover-allow", action="append", default=[], metavar="E", help="only these may discover it; repeat it for more"
+    )
+    access.add_argument(
+        "--discover-deny",
+        action="append",
+        default=[],
+        metavar="E",
+        help="these may not discover it, even if allowed; repeat it for more",
+    )
+    access.add_argument(
+        "--sealed-for",
+        action="append",
+        metavar="E",
+        help="encrypt the descriptor for this entity (its id) and yourself: nobody else can read or search it; repeat it for more",
+    )
     create.add_argument(
         "--no-advertise", action="store_true", help="only mint: keep the advertisement for `entity advertise`, within a day"
     )
@@ -72,10 +94,27 @@ def build_parser() -> argparse.ArgumentParser:
     renew.add_argument("--lifetime", type=parse_duration, required=True, metavar="D")
 
     discover = command("discover", _discover, "find topics; each is verified before it is shown")
-    discover.add_argument("--string", metavar="S", help="every word of S stands in the topic, whatever the case")
+    languages = discover.add_argument_group("query (at most one; a query, a time filter, or both)")
+    one = languages.add_mutually_exclusive_group()
+    one.add_argument("--string", metavar="S", help="every word of S stands in the topic, whatever the case")
+    one.add_argument("--regex", metavar="R", help="a regular expression (RE2) over the descriptor")
+    one.add_argument("--sql", metavar="S", help="a WHERE predicate, or a SELECT, over properties and fields")
+    one.add_argument("--xpath", metavar="X", help="XPath 3.1 over XML descriptors: true, or something found")
+    one.add_argument("--xquery", metavar="Q", help="XQuery 3.1 over XML descriptors: true, or something found")
+    times = discover.add_argument_group("times (T: 2027-01-31T12:00:00Z, D: 90s, 15m, 12h, 30d)")
+    for name in ("created-after", "created-before", "expires-after", "expires-before"):
+        kept = "at T or later" if name.endswith("after") else "before T"
+        times.add_argument(f"--{name}", type=parse_time, metavar="T", help=f"{name.partition('-')[0]} {kept}")
+    times.add_argument("--valid-at-least", type=parse_duration, metavar="D", help="from creation to expiry at least D")
+    times.add_argument("--valid-at-most", type=parse_duration, metavar="D", help="from creation to expiry at most D")
     discover.add_argument("--node", action="append", default=[], metavar="ID", help="ask this node only; repeat it for a subset")
     discover.add_argument("--limit", type=_limit, default=100, metavar="N", help="default: 100")
     discover.add_argument("--cursor", metavar="C", help="go on after an earlier answer")
+    discover.add_argument(
+        "--count", action="store_true", help="say how many match that you may see, at one node, rather than which"
+    )
+
+    command("answer", _answer, "stay, and answer for your own topics while no node is there")
     return parser
 
 
@@ -113,7 +152,7 @@ async def _locate(client: EntityClient, arguments: argparse.Namespace) -> None:
                 node.id,
                 node.institution,
                 f"{node.milliseconds:.1f}",
-                "everyone" if node.policy.get("answers") == ["*"] else "restricted",
+                "everyone" if node.policy.get("answers") == ["*"] else ", ".join(map(str, node.policy.get("answers", []))),
             )
         )
     if not arguments.json:
@@ -127,6 +166,8 @@ async def _create(client: EntityClient, arguments: argparse.Namespace) -> None:
         placeholder=arguments.synopsis,
         lifetime=arguments.lifetime,
         node=arguments.node,
+        lists=lists(arguments.discover_allow, arguments.discover_deny),
+        sealed_for=arguments.sealed_for,
         advertise=not arguments.no_advertise,
     )
     if arguments.json:
@@ -154,12 +195,16 @@ def _descriptor(arguments: argparse.Namespace) -> descriptors.Descriptor:
 
 async def _advertise(client: EntityClient, arguments: argparse.Namespace) -> None:
     text = _read_text(arguments.file).strip()
+    opening = None
     if text.startswith("{"):
         try:
-            text = str(json.loads(text)["advertisement"])
+            line = json.loads(text)
+            text, opening = str(line["advertisement"]), line.get("opening")
+            if opening is not None:
+                schemas.check("opening", opening)
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{arguments.file} holds no advertisement") from error
-    decided = await client.advertise(text)
+    decided = await client.advertise(text, opening=opening)
     _print_decided(decided.as_object(), arguments, f"topic {decided.uuid} is advertised: record {decided.seq} of the log")
 
 
@@ -185,10 +230,26 @@ async def _withdraw(client: EntityClient, arguments: argparse.Namespace) -> None
 
 
 async def _discover(client: EntityClient, arguments: argparse.Namespace) -> int:
-    if arguments.string is None:
-        raise UsageError("say what to look for: --string WORDS")
+    language, query = _query(arguments)
+    times = _times(arguments)
+    try:
+        return await _look_for(client, arguments, language, query, times)
+    except TdnError as error:
+        if "position" in error.detail:
+            # So that the place can be pointed at.
+            error.detail["query"] = query
+        raise
+
+
+async def _look_for(client: EntityClient, arguments: argparse.Namespace, language: str, query: str | None, times: Times) -> int:
+    if query is None and times == ANY_TIME:
+        raise UsageError("say what to look for: --string, --regex, --sql, --xpath or --xquery, or a time such as --created-after")
+    if arguments.count:
+        return await _count(client, arguments, language, query, times)
     found = 0
-    discovery = client.discover(arguments.string, nodes=arguments.node, limit=arguments.limit, cursor=arguments.cursor)
+    discovery = client.discover(
+        query, language=language, times=times, nodes=arguments.node, limit=arguments.limit, cursor=arguments.cursor
+    )
     async for topic in discovery:
         if arguments.json:
             emit(topic.as_object())
@@ -202,11 +263,70 @@ async def _discover(client: EntityClient, arguments: argparse.Namespace) -> int:
         note(f"warning: node {node} gave an advertisement that does not verify and was not shown: {error}")
     for node in sorted(discovery.silent):
         note(f"warning: node {node} did not answer in time")
+    for node in sorted(discovery.declined):
+        note(f"node {node} answers others only, by its policy")
+    for node, message in sorted(discovery.failed.items()):
+        note(f"warning: node {node}: {message}")
+    if discovery.peers:
+        note(f"no node answered; these entities answered for their own topics: {', '.join(sorted(discovery.peers))}")
     if not found and not arguments.json:
         note("nothing found")
     if discovery.cursor is not None:
         note(f"there is more: --cursor {discovery.cursor}")
+    if discovery.answered:
+        await client.prepare_for_silence()
     return 0
+
+
+async def _count(client: EntityClient, arguments: argparse.Namespace, language: str, query: str | None, times: Times) -> int:
+    if arguments.cursor is not None:
+        raise UsageError("--count counts all of them; leave out --cursor")
+    for wanted in arguments.node or [None]:
+        node, total = await client.count(query, language=language, times=times, node=wanted)
+        if arguments.json:
+            emit({"node": node, "count": total})
+        else:
+            output.say(f"{total} at node {node}")
+    return 0
+
+
+def _query(arguments: argparse.Namespace) -> tuple[str, str | None]:
+    for language in LANGUAGES:
+        query: str | None = getattr(arguments, language)
+        if query is not None:
+            return language, query
+    return "string", None
+
+
+def _times(arguments: argparse.Namespace) -> Times:
+    least, most = arguments.valid_at_least, arguments.valid_at_most
+    return Times(
+        arguments.created_after,
+        arguments.created_before,
+        arguments.expires_after,
+        arguments.expires_before,
+        int(least.total_seconds()) if least is not None else None,
+        int(most.total_seconds()) if most is not None else None,
+    )
+
+
+async def _answer(client: EntityClient, arguments: argparse.Namespace) -> None:
+    answering = client.answering()
+
+    async def announce() -> None:
+        await answering.ready.wait()
+        note(f"ready to answer for {answering.topics} topics of {client.identity.name.id} while no node is there; Ctrl-C ends it")
+
+    announcing = asyncio.create_task(announce())
+    try:
+        async with contextlib.aclosing(answering.run()) as answered:
+            async for answer in answered:
+                if arguments.json:
+                    emit(answer.as_object())
+                else:
+                    output.say(f"answered {answer.asker}: {answer.topics} topics")
+    finally:
+        announcing.cancel()
 
 
 _LINE = "{:36}  {:16}  {:10}  {}"
@@ -216,7 +336,13 @@ def _print_topic(topic: Topic) -> None:
     values = topic.as_object()
     rows: dict[str, Any] = {key: values[key] for key in ("uuid", "creator", "owner", "institution", "created", "expires")}
     rows["about"] = _about(topic)
+    if topic.opened is not None:
+        rows["sealed"] = "for you"
     rows["synopsis"] = topic.synopsis
+    if topic.lists is not None and topic.lists.allow is not None:
+        rows["discoverable by"] = ", ".join(topic.lists.allow)
+    if topic.lists is not None and topic.lists.deny:
+        rows["hidden from"] = ", ".join(topic.lists.deny)
     rows["signed by"] = f"node {topic.advertisement.node}, verified"
     if topic.receipt is not None:
         rows["receipt"] = "in the log, verified"
@@ -231,7 +357,9 @@ def _print_decided(value: dict[str, Any], arguments: argparse.Namespace, sentenc
 
 
 def _about(topic: Topic) -> str:
-    return " | ".join(descriptors.searchable(topic.advertisement.descriptor).split("\n"))
+    if topic.is_sealed and topic.opened is None:
+        return "(sealed)"
+    return " | ".join(descriptors.searchable(topic.descriptor).split("\n"))
 
 
 def _cut(text: str, most: int) -> str:

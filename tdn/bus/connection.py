@@ -48,6 +48,8 @@ class Delivery:
     redelivered: bool
     #: The request that a reply answers, as far as its sender may say so in the clear.
     correlation: str | None
+    #: The sender's login, where it named it: the broker lets nobody name another's.
+    login: str | None = None
 
 
 def translate(error: BaseException, *, who: str = "") -> TdnError:
@@ -254,6 +256,7 @@ class Channel:
                     routing_key=method.routing_key,
                     redelivered=method.redelivered,
                     correlation=_text(properties.correlation_id),
+                    login=_text(properties.user_id),
                 )
             )
 
@@ -295,6 +298,7 @@ class Channel:
         expiration_seconds: float | None = None,
         message_id: str | None = None,
         correlation: str | None = None,
+        login: str | None = None,
     ) -> asyncio.Future[None]:
         """Send now; await the result for the broker's confirm (on a channel with confirms). `mandatory` needs a message id."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -309,6 +313,7 @@ class Channel:
             expiration=str(int(expiration_seconds * 1000)) if expiration_seconds is not None else None,
             message_id=message_id,
             correlation_id=correlation,
+            user_id=login,
         )
         try:
             self._raw.basic_publish(exchange, key, body, properties, mandatory=mandatory)

@@ -20,6 +20,11 @@ _SESSION_IDLE_MILLISECONDS = 60_000
 #: A dead letter waits this long for a node that tells its sender.
 _DEAD_MILLISECONDS = 86_400_000
 
+#: A peer queue that nobody has read for so long goes away. An entity that comes back asks a node for another.
+_PEER_IDLE_MILLISECONDS = 7 * 86_400_000
+#: How long a message to a peer waits. Whoever asked has stopped waiting by then.
+_PEER_MILLISECONDS = 30_000
+
 LOG_ARGUMENTS = {"x-queue-type": "stream"}
 
 
@@ -28,6 +33,8 @@ async def declare(channel: Channel) -> None:
     await channel.declare_exchange(names.REQUESTS, "topic")
     await channel.declare_exchange(names.BROADCAST, "headers")
     await channel.declare_exchange(names.REPLIES, "direct")
+    await channel.declare_exchange(names.PEERS, "fanout")
+    await channel.declare_exchange(names.PEER_REPLIES, "direct")
     await channel.declare_queue(names.LOG, LOG_ARGUMENTS)
     # What cannot even be given up in order is dropped in the end: nothing circulates for ever.
     await channel.declare_queue(
@@ -87,4 +94,24 @@ async def declare_session(channel: Channel, owner: Name, session: str) -> str:
         },
     )
     await channel.bind_queue(queue, names.REPLIES, queue)
+    return queue
+
+
+async def declare_peer(channel: Channel, owner: Name, session: str, *, answers: bool) -> str:
+    """A queue of an entity for the time when no node is there (T17): for others' questions, or for answers to its own. Bounded."""
+    queue = names.peer_queue(owner, session)
+    await channel.declare_queue(
+        queue,
+        {
+            "x-queue-type": "classic",
+            "x-expires": _PEER_IDLE_MILLISECONDS,
+            "x-message-ttl": _PEER_MILLISECONDS,
+            "x-max-length": 1000,
+            "x-max-length-bytes": 16 * 1024 * 1024,
+        },
+    )
+    if answers:
+        await channel.bind_queue(queue, names.PEERS)
+    else:
+        await channel.bind_queue(queue, names.PEER_REPLIES, queue)
     return queue

@@ -78,8 +78,21 @@ def _complain(error: dict[str, Any], *, as_json: bool, verbose: bool) -> None:
         print(_json_line(error), file=sys.stderr)
     else:
         note(f"error: {error['message']}")
+        if isinstance(query := error["detail"].get("query"), str) and isinstance(at := error["detail"].get("position"), int):
+            _point(query, at)
         if broker := error["detail"].get("broker"):
             note(f"  the broker says: {broker}")
+
+
+def _point(query: str, at: int) -> None:
+    """The line of a query that is wrong, with a mark below the place."""
+    begin = query.rfind("\n", 0, at) + 1
+    line = query[begin:].split("\n", 1)[0]
+    column = at - begin
+    # Of a long line, what stands around the place.
+    start = max(0, column - 50)
+    note(f"  {line[start : start + 100]}")
+    note(f"  {' ' * (column - start)}^")
 
 
 def printable(text: str) -> str:

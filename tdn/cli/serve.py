@@ -16,10 +16,11 @@ from typing import Any
 from tdn.cli.output import printable
 from tdn.errors import UsageError
 from tdn.guard.service import Guard, GuardSettings
+from tdn.local import node_file
 from tdn.local.home import Home
-from tdn.node.rates import Rate
 from tdn.node.service import Node, NodeSettings
 from tdn.protocol.names import Role
+from tdn.protocol.rates import Rate
 from tdn.trust import credentials
 
 #: Between reports to the home. `tdn status` is that fresh.
@@ -31,6 +32,7 @@ _COUNT_SECONDS = 2.0
 def serve_node(home: Home, name: str, *, verbose: bool) -> None:
     folder = _folder(home, Role.NODE, name)
     connection = home.connection()
+    policy, limits = node_file.read(folder)
     settings = NodeSettings(
         brokers=connection.brokers,
         vhost=connection.vhost,
@@ -38,6 +40,8 @@ def serve_node(home: Home, name: str, *, verbose: bool) -> None:
         store=folder / "store.sqlite",
         enrolments=home.enrolments,
         tick_seconds=float(os.environ.get("TDN_TICK_SECONDS", "5")),
+        policy=policy,
+        limits=limits,
     )
 
     async def run() -> None:
@@ -78,6 +82,7 @@ def serve_guard(home: Home, name: str, *, verbose: bool) -> None:
         port=configured.guard_port,
         management_url=configured.management_url,
         management_password=home.management_password(),
+        silence_seconds=float(os.environ.get("TDN_SILENCE_SECONDS", "20")),
     )
 
     async def run() -> None:

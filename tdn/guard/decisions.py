@@ -34,6 +34,8 @@ class Knowledge:
     enrolled: Mapping[str, Name]
     #: Whether the view is known to be up to date. While it is not, entities wait outside.
     sure: bool
+    #: Whether no node has ticked for a while: entities may then ask each other (T17).
+    nodes_silent: bool = False
 
 
 def may_log_in(know: Knowledge, login: str) -> Decision:
@@ -63,6 +65,8 @@ def may_use(know: Knowledge, login: str, vhost: str, resource: str, name: str, p
         return Decision(resource == "queue" and name == names.LOG and permission == "read", "guards read the log")
     if resource == "exchange" and name == names.REQUESTS and permission == "write":
         return Decision(True, "anyone with a certificate may ask")
+    if resource == "exchange" and name in names.BETWEEN_ENTITIES and permission == "write" and who.role is Role.ENTITY:
+        return Decision(know.nodes_silent, "no node is there" if know.nodes_silent else "entities ask nodes while one is there")
     if resource == "queue" and permission == "read" and names.owns_queue(who, name):
         # Also before its certificate has reached this guard's view: the queue's name was sealed to its key by a node that has it.
         return Decision(True, "its own replies")

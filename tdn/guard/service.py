@@ -13,7 +13,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,9 +23,12 @@ from tdn.bus.connection import CUT_OFF, Broker, Connection, tls_context
 from tdn.errors import LogDiverged, TdnError, TrustError, UnknownRules
 from tdn.guard import decisions
 from tdn.guard.decisions import Decision, Knowledge
+from tdn.protocol import names
 from tdn.protocol.names import Name, Role
+from tdn.protocol.times import parse_time
 from tdn.replica.replica import Applied, Replica
 from tdn.rules.apply import network_id, read_genesis
+from tdn.store.topics import NOTHING
 from tdn.trust import envelope
 from tdn.trust.certificates import decode_chain, roots_from_ders
 from tdn.trust.credentials import Credentials
@@ -35,6 +38,9 @@ logger = logging.getLogger(__name__)
 #: Login of the management API. Not a principal's name, so it can never be a certificate's.
 MANAGEMENT_USER = "tdn-management"
 
+
+#: What those are told who asked each other while no node was there.
+NODES_ARE_BACK = "a node is there again"
 
 #: Nobody waits for a guard to apply one record; a tenth of a second is how late it may learn of a revocation by its own choice.
 _LINGER_SECONDS = 0.1
@@ -56,6 +62,8 @@ class GuardSettings:
     #: `https://127.0.0.1:15671`, and the password that only this guard and the operator know.
     management_url: str
     management_password: str
+    #: No tick of any node for so long means that none is there.
+    silence_seconds: float = 20.0
 
 
 class Guard:
@@ -68,11 +76,15 @@ class Guard:
         self._credentials = credentials
         self._settings = settings
         self._clock = clock
-        self.replica = Replica(settings.store, network_id(settings.genesis), self._on_applied, linger_seconds=_LINGER_SECONDS)
+        self.replica = Replica(
+            settings.store, network_id(settings.genesis), self._on_applied, stores=NOTHING, linger_seconds=_LINGER_SECONDS
+        )
         self._genesis = read_genesis(settings.genesis)
         self.sure = False
         self.counts: Counter[str] = Counter()
-        self._to_cut: asyncio.Queue[str] = asyncio.Queue()
+        self._to_cut: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        #: Logins that were allowed to ask or answer each other while no node was there.
+        self._peers: set[str] = set()
         self._unfinished = 0
         self._enrolled: dict[str, Name] = {}
         self._enrolments_read = -1
@@ -158,21 +170,31 @@ class Guard:
             return self._decide_management(question, fields)
         if "password" in fields:
             return Decision(False, "logins are by certificate; a password means another way in")
-        know = Knowledge(self.replica.reader, self._settings.vhost, self._enrolments(), self.sure)
+        know = Knowledge(self.replica.reader, self._settings.vhost, self._enrolments(), self.sure, self._nodes_silent())
         vhost = fields.get("vhost", "")
         if question == "user":
             return decisions.may_log_in(know, login)
         if question == "vhost":
             return decisions.may_enter(know, login, vhost)
         if question == "resource":
-            return decisions.may_use(
+            decision = decisions.may_use(
                 know, login, vhost, fields.get("resource", ""), fields.get("name", ""), fields.get("permission", "")
             )
+            who = Name.parse(login)
+            if decision.allowed and who is not None and who.role is Role.ENTITY and fields.get("name") in names.BETWEEN_ENTITIES:
+                self._peers.add(login)
+            return decision
         if question == "topic":
             return decisions.may_route(
                 know, login, vhost, fields.get("name", ""), fields.get("permission", ""), fields.get("routing_key", "")
             )
         return Decision(False, "an unknown question")
+
+    def _nodes_silent(self) -> bool:
+        """Whether no node has ticked for so long that entities may ask each other. Unsure means no."""
+        ticks = [parse_time(tick["at"]) for _, tick in self.replica.reader.all("tick")]
+        silence = timedelta(seconds=self._settings.silence_seconds)
+        return self.sure and all(self._clock() - tick > silence for tick in ticks)
 
     def _decide_management(self, question: str, fields: Mapping[str, str]) -> Decision:
         """The operator's login at the management API: by password, and with no right to any message."""
@@ -207,8 +229,16 @@ class Guard:
     def _on_applied(self, applied: Applied) -> None:
         for _, outcome in applied:
             for login in outcome.cut:
-                self._unfinished += 1
-                self._to_cut.put_nowait(login)
+                self._end(login, CUT_OFF)
+        if self._peers and not self._nodes_silent():
+            # A node is back. The broker remembers what it allowed on an open channel, so those who asked each other connect anew.
+            for login in self._peers:
+                self._end(login, NODES_ARE_BACK)
+            self._peers.clear()
+
+    def _end(self, login: str, reason: str) -> None:
+        self._unfinished += 1
+        self._to_cut.put_nowait((login, reason))
 
     @property
     def cutting(self) -> int:
@@ -222,21 +252,20 @@ class Guard:
                 connector=TCPConnector(ssl=tls_context(self._credentials), limit=_CUTS_AT_ONCE),
                 auth=BasicAuth(MANAGEMENT_USER, self._settings.management_password),
                 timeout=ClientTimeout(total=10),
-                headers={"X-Reason": CUT_OFF},
             ) as session,
             asyncio.TaskGroup() as cuts,
         ):
             while True:
-                cuts.create_task(self._cut_one(session, await self._to_cut.get()))
+                cuts.create_task(self._cut_one(session, *await self._to_cut.get()))
 
-    async def _cut_one(self, session: ClientSession, login: str) -> None:
+    async def _cut_one(self, session: ClientSession, login: str, reason: str) -> None:
         """Close, and look once more: a login that was under way at the first look shows up by the second."""
         url = f"{self._settings.management_url}/api/connections/username/{quote(login, safe='')}"
         looks = 0
         try:
             for _ in range(_CUT_TRIES):
                 try:
-                    async with session.delete(url) as response:
+                    async with session.delete(url, headers={"X-Reason": reason}) as response:
                         response.raise_for_status()
                     looks += 1
                 except (ClientError, TimeoutError, OSError) as error:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from entity_client.session import Session
 from tdn.bus.address import write_connection
 from tdn.errors import TrustError, UsageError
+from tdn.local import node_file
 from tdn.local.ca import LEAF_LIFE, REQUESTED_KEY, CertificateAuthority
 from tdn.local.home import Home
 from tdn.protocol.names import Role
@@ -81,6 +82,8 @@ class Operator:
         write_connection(folder, self._home.connection())
         if role in (Role.NODE, Role.GUARD):
             self._enrol(role, name, credentials.load(folder))
+        if role is Role.NODE:
+            node_file.write_template(folder)
 
     def install(self, role: Role, name: str, chain_pem: bytes) -> Path:
         """A certificate that a user's own PKI made for our request."""

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,16 +18,17 @@ from typing import Any
 from tdn.bus import topology
 from tdn.bus.connection import Broker, Channel, Connection, Delivery
 from tdn.bus.direct import DirectReplies
+from tdn.confined.lanes import Lanes
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
 from tdn.node.changes import Changes, NoLongerCurrent, require_accepted
 from tdn.node.questions import Answer, Desk
-from tdn.node.rates import Rate
 from tdn.protocol import jsontext, names
+from tdn.protocol.names import Role
+from tdn.protocol.rates import Rate
 from tdn.replica.replica import Replica
 from tdn.rules import principals
 from tdn.rules.apply import audience
-from tdn.store.search import Reader
 from tdn.trust import envelope, sealing, statements
 from tdn.trust.certificates import Identity
 from tdn.trust.credentials import Credentials
@@ -64,12 +64,15 @@ class Post:
     replica: Replica
     desk: Desk
     window: ReplayWindow
-    #: For questions that may take long, with a reader of the calling thread's own.
-    pool: Executor
-    reader: Callable[[], Reader]
+    #: Where discoveries run.
+    lanes: Lanes
     counts: Counter[str]
     #: Each session makes a queue that stays for a minute; nobody may fill the broker with them.
     sessions: Rate
+    #: Queues for the time without nodes, which stay for a week.
+    peers: Rate
+    #: Discoveries of one entity.
+    queries: Rate
     #: Errors to those who cannot be named, all of them together.
     strangers: Rate
 
@@ -225,7 +228,7 @@ class Intake:
         post = self._post
         now = post.clock()
         try:
-            if len(delivery.body) > jsontext.MAX_REQUEST_BYTES:
+            if len(delivery.body) > jsontext.MAX_REQUEST_BYTES + sealing.OVERHEAD_BYTES:
                 raise MalformedMessage(f"question of {len(delivery.body)} bytes is over the limit", received=delivery.body)
             sealed = sealing.is_sealed(delivery.body)
             raw = sealing.unseal(delivery.body, post.credentials.key) if sealed else delivery.body
@@ -247,6 +250,8 @@ class Intake:
             await self._catch_up_with(question)
             if question.kind == "discover":
                 answers = await self._look_for(question, now)
+            elif question.kind == "peer":
+                answers = [await self._make_peer_queue(question)]
             else:
                 answers = list(questions.answer(post.desk, question, post.replica.reader, now))
         except TdnError as error:
@@ -258,16 +263,32 @@ class Intake:
                 await asyncio.sleep(0)
             self._send(question, delivery, answer.kind, answer.body, answer.tail, with_chain=answer.kind == "located")
 
+    async def _make_peer_queue(self, question: Envelope) -> Answer:
+        """A queue for the time when no node is there (T17). It lasts, so few are made for one entity in a short time."""
+        signer = question.signer
+        if signer.name.role is not Role.ENTITY:
+            raise Refused("only entities ask each other")
+        if not self._post.peers.take(signer.name.principal):
+            raise Refused("too many peer queues in a short time; the one that you have still serves")
+        session = names.new_session()
+        await topology.declare_peer(self._sessions, signer.name, session, answers=question.body["answers"])
+        return Answer("peered", {"session": session})
+
     async def _look_for(self, question: Envelope, now: datetime) -> list[Answer]:
-        """The answers to a discovery. May take long, so not on the event loop, and only so many of one asker at a time."""
+        """The answers to a discovery. May take long, so in a process of its own, and only so many of one asker at a time."""
+        post = self._post
+        questions.require_served(post.desk, question)
+        job = questions.search_job(question, now)
         asker = question.signer.name.principal
         if self._looking[asker] >= _DISCOVERIES_AT_ONCE:
             raise Refused(f"too many discoveries at once; at most {_DISCOVERIES_AT_ONCE} of one entity are in work at a node")
+        if not post.queries.take(asker):
+            raise Refused("too many discoveries in a short time; wait a moment, or ask for more topics at once")
         self._looking[asker] += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._post.pool, lambda: list(questions.answer(self._post.desk, question, self._post.reader(), now))
-            )
+            # Saxon cannot be interrupted, so XQuery has workers that nobody else waits for.
+            result = await post.lanes.run(job, asker=asker, heavy=job.get("language") == "xquery")
+            return list(questions.discovered(post.desk, result, now))
         finally:
             self._looking[asker] -= 1
             if not self._looking[asker]:

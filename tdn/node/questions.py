@@ -11,19 +11,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tdn.errors import Absent, Refused, UsageError
-from tdn.protocol import schemas
+from tdn.node.policy import Policy
+from tdn.node.searching import Result, read_result
+from tdn.protocol import jsontext, schemas
+from tdn.protocol.access import Asker, read_lists
 from tdn.protocol.names import Role, check_uuid, mint_uuid
 from tdn.protocol.times import format_time, parse_time, whole_seconds
-from tdn.queries.string import compile_string
-from tdn.store.search import FoundTopic, Page, Reader
-from tdn.trust import statements
+from tdn.store.search import FoundTopic, Reader
+from tdn.trust import openings, signing, statements
+from tdn.trust.certificates import Identity
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 
 #: Bytes of advertisements in one page. Signed, sealed and in base64 it stays below the message limit, the largest descriptor included.
 _PAGE_BYTES = 140_000
-#: Bytes of one answer. Who wants more goes on with the cursor; a small question must not make a node hold hundreds of megabytes.
-_ANSWER_BYTES = 1_500_000
 #: Topics in one page: small enough that the first ones show at once, large enough that a page's signature is a small part.
 _PAGE_TOPICS = 100
 
@@ -31,7 +32,7 @@ _PAGE_TOPICS = 100
 _PRESENT_WITHIN = timedelta(seconds=20)
 _PEERS_FOR = timedelta(seconds=0.2)
 
-KINDS = frozenset({"locate", "create", "discover", "show", "lookup"})
+KINDS = frozenset({"locate", "create", "discover", "show", "lookup", "peer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Desk:
 
     node: Credentials
     network: str
-    policy: dict[str, Any]
+    policy: Policy
     #: How far the node's view of the log is.
     position: Callable[[], int]
     peers: Peers = field(default_factory=Peers)
@@ -74,10 +75,10 @@ def answer(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Ite
         raise Refused("only entities ask")
     if question.kind == "locate":
         yield _locate(desk, reader, now)
-    elif question.kind == "create":
+        return
+    require_served(desk, question)
+    if question.kind == "create":
         yield _create(desk, question, now)
-    elif question.kind == "discover":
-        yield from _discover(desk, question, reader, now)
     elif question.kind == "show":
         yield _show(desk, question, reader, now)
     elif question.kind == "lookup":
@@ -86,12 +87,26 @@ def answer(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Ite
         raise UsageError(f"{question.kind} is not a question")
 
 
+def require_served(desk: Desk, question: Envelope) -> None:
+    """Decline aloud whom the policy does not serve (T11): silence would mean that no node is there (T17)."""
+    if not desk.policy.serves(asker_of(question.signer)):
+        names = ", ".join(desk.policy.answers)
+        raise Refused(
+            f"node {desk.node.identity.name.id} answers only {names}; ask another node",
+            detail={"declined": desk.node.identity.name.id},
+        )
+
+
+def asker_of(signer: Identity) -> Asker:
+    return Asker(signer.name.id if signer.name.role is Role.ENTITY else None, signer.institution)
+
+
 def _locate(desk: Desk, reader: Reader, now: datetime) -> Answer:
     identity = desk.node.identity
     body = {
         "node": identity.name.id,
         "institution": identity.institution,
-        "policy": desk.policy,
+        "policy": desk.policy.as_object(),
         "network": desk.network,
         "seq": desk.position(),
         "peers": desk.peers.present(reader, now),
@@ -103,46 +118,52 @@ def _create(desk: Desk, question: Envelope, now: datetime) -> Answer:
     if question.signer.name.role is not Role.ENTITY:
         raise Refused("only entities create topics")
     uuid = mint_uuid()
-    token = statements.mint(question, uuid=uuid, network=desk.network, node=desk.node, now=now)
-    return Answer("created", {"uuid": uuid}, token)
+    opening = openings.conceal(read_lists(question.body.get("lists", {})))
+    token = statements.mint(question, uuid=uuid, network=desk.network, opening=opening, node=desk.node, now=now)
+    return Answer("created", {"uuid": uuid, "opening": opening}, token)
 
 
-def _discover(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Iterator[Answer]:
+def search_job(question: Envelope, now: datetime) -> dict[str, Any]:
+    """A discovery as the process that searches takes it; or one of our errors when the question contradicts itself."""
     body = question.body
     if ("query" in body) != ("language" in body):
         raise UsageError("a query needs its language, and a language its query")
-    query = compile_string(body["query"]) if "query" in body else None
-    found = reader.discover(query, after=_read_cursor(body.get("cursor")), limit=body["limit"], now=now)
-    lines, after = _up_to(_ANSWER_BYTES, desk, found, now)
-    pages = list(_pages(lines))
+    if body.get("sealed") and "query" in body:
+        raise UsageError("no query finds sealed topics; ask for them without one, and match those that you can open")
+    asker = asker_of(question.signer)
+    return {
+        **{name: body[name] for name in ("language", "query", "times", "sealed", "count", "limit") if name in body},
+        "entity": asker.entity,
+        "institution": asker.institution,
+        "now": format_time(now),
+        "after": _read_cursor(body.get("cursor")),
+    }
+
+
+def discovered(desk: Desk, result: Result, now: datetime) -> Iterator[Answer]:
+    """What a search gave, in pages."""
+    if "total" in result[0]:
+        yield Answer("discovered", {"page": 1, "last": True, "count": 0, "total": result[0]["total"]})
+        return
+    topics, after = read_result(result)
+    pages = list(_pages([_line(desk, topic, now) for topic in topics]))
     for number, page_lines in enumerate(pages, start=1):
         last = number == len(pages)
         page: dict[str, Any] = {"page": number, "last": last, "count": len(page_lines)}
         if last and after is not None:
             page["cursor"] = _write_cursor(after)
+        if last and result[0]["sealed"]:
+            page["sealed"] = True
         yield Answer("discovered", page, b"\n".join(page_lines) if page_lines else None)
-
-
-def _up_to(most_bytes: int, desk: Desk, found: Page, now: datetime) -> tuple[list[bytes], tuple[str, str] | None]:
-    """As many topics as an answer may hold, at least one, and where to go on."""
-    lines: list[bytes] = []
-    size = 0
-    for number, topic in enumerate(found.topics):
-        line = _line(desk, topic, now)
-        size += len(line)
-        if lines and size > most_bytes:
-            before = found.topics[number - 1]
-            return lines, (before.created, before.uuid)
-        lines.append(line)
-    return lines, found.after
 
 
 def _show(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Answer:
     uuid = question.body["uuid"]
-    topic = reader.topic(uuid, now)
+    topic = reader.topic(uuid, asker_of(question.signer), now)
     if topic is None:
         raise Absent(f"there is no topic {uuid}")
-    return Answer("shown", {"uuid": uuid}, topic.advertisement.encode() + b" " + _status(desk, topic, now))
+    body: dict[str, Any] = {"uuid": uuid} if topic.opening is None else {"uuid": uuid, "opening": topic.opening}
+    return Answer("shown", body, topic.advertisement + b" " + _status(desk, topic, now))
 
 
 def _lookup(question: Envelope, reader: Reader) -> Answer:
@@ -157,9 +178,13 @@ def _lookup(question: Envelope, reader: Reader) -> Answer:
 
 
 def _line(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:
-    """One line of a page: the advertisement and, where the topic changed since, its status (T39)."""
-    line = topic.advertisement.encode()
-    return line + b" " + _status(desk, topic, now) if topic.changed else line
+    """One line of a page: the advertisement; where the topic changed since, its status (T39); for its owner, what it hides."""
+    parts = [topic.advertisement]
+    if topic.changed or topic.opening is not None:
+        parts.append(_status(desk, topic, now) if topic.changed else b"")
+    if topic.opening is not None:
+        parts.append(signing.encode_segment(jsontext.canonical(topic.opening)).encode())
+    return b" ".join(parts)
 
 
 def _status(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,17 +20,18 @@ from typing import Any
 from tdn.bus import topology
 from tdn.bus.connection import Broker, Connection
 from tdn.bus.log import Appender
+from tdn.confined.lanes import Lanes, Limits
 from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
 from tdn.node.changes import Changes, NoLongerCurrent
 from tdn.node.intake import Intake, Post
+from tdn.node.policy import EVERYBODY, Policy
 from tdn.node.questions import Desk
-from tdn.node.rates import Rate
 from tdn.protocol.names import Role
+from tdn.protocol.rates import Rate
 from tdn.protocol.times import parse_time
 from tdn.replica.replica import Replica
 from tdn.rules import principals
 from tdn.rules.apply import network_id, requester
-from tdn.store.search import Reader
 from tdn.trust import envelope
 from tdn.trust.credentials import Credentials
 from tdn.trust.replay import ReplayWindow
@@ -42,7 +41,15 @@ logger = logging.getLogger(__name__)
 #: Between ticks. Log time, and so expiry in the log, is this fine.
 TICK_SECONDS = 5.0
 
-SERVES_EVERYONE = {"answers": ["*"], "stores": ["*"]}
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """What one discovery, and one entity's discoveries, may cost. In `node.toml`."""
+
+    query_seconds: float = 10.0
+    query_memory_mb: int = 512
+    queries_per_second: float = 100.0
+    queries_burst: int = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ class NodeSettings:
     #: Folder of the operator's enrolment statements (`*.jws`), appended when the log does not have them.
     enrolments: Path
     tick_seconds: float = TICK_SECONDS
+    policy: Policy = EVERYBODY
+    limits: NodeLimits = field(default_factory=NodeLimits)
 
 
 @dataclass(slots=True)
@@ -76,10 +85,14 @@ class Node:
         self._settings = settings
         self._clock = clock
         self.network = network_id(settings.genesis)
-        self.replica = Replica(settings.store, self.network)
+        self.replica = Replica(settings.store, self.network, stores=settings.policy.stored())
         self._served = False
-        self._readers = threading.local()
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="question")
+        limits = settings.limits
+        self._lanes = Lanes(
+            "tdn.node.searching:searcher",
+            {"store": str(settings.store)},
+            limits=Limits(slow_seconds=limits.query_seconds, memory_bytes=limits.query_memory_mb * 1024 * 1024),
+        )
         self._post = Post(
             credentials=credentials,
             brokers=settings.brokers,
@@ -87,12 +100,13 @@ class Node:
             network=self.network,
             clock=clock,
             replica=self.replica,
-            desk=Desk(credentials, self.network, SERVES_EVERYONE, lambda: self.replica.position[0]),
+            desk=Desk(credentials, self.network, settings.policy, lambda: self.replica.position[0]),
             window=ReplayWindow(),
-            pool=self._pool,
-            reader=self._reader,
+            lanes=self._lanes,
             counts=self.condition.counts,
             sessions=Rate(burst=200, per_second=5.0, clock=time.monotonic),
+            peers=Rate(burst=6, per_second=6 / 3600, clock=time.monotonic),
+            queries=Rate(burst=limits.queries_burst, per_second=limits.queries_per_second, clock=time.monotonic),
             strangers=Rate(burst=50, per_second=10.0, clock=time.monotonic),
         )
 
@@ -101,6 +115,7 @@ class Node:
         stopping = asyncio.create_task(stop.wait())
         delay = 0.2
         try:
+            await self._lanes.start()
             while not stop.is_set():
                 serving = asyncio.create_task(self._serve_once(stop))
                 await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -124,7 +139,7 @@ class Node:
         finally:
             self.condition.ready = False
             stopping.cancel()
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            await self._lanes.close()
             self.replica.close()
 
     async def _serve_once(self, stop: asyncio.Event) -> None:
@@ -200,13 +215,6 @@ class Node:
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
             await work.append("tick", None)
-
-    def _reader(self) -> Reader:
-        """A reader of the calling thread's own."""
-        if not hasattr(self._readers, "reader"):
-            self._readers.reader = Reader(self._settings.store)
-        reader: Reader = self._readers.reader
-        return reader
 
 
 async def _result(future: asyncio.Future[Any]) -> Any:

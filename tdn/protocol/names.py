@@ -93,6 +93,11 @@ DEAD = "tdn.dead"
 #: The log: a stream.
 LOG = "tdn.log"
 
+#: Where entities ask each other and answer while no node is there (T17); the guard opens both only then.
+PEERS = "tdn.peers"
+PEER_REPLIES = "tdn.peer-replies"
+BETWEEN_ENTITIES = frozenset({PEERS, PEER_REPLIES})
+
 #: Header that says which way a broadcast request goes, and its two values.
 PATH_HEADER = "tdn-path"
 CHANGE_PATH = "change"
@@ -128,6 +133,11 @@ def reply_queue(owner: Name, session: str) -> str:
     return f"{owner.role.capitalize()}.{owner.id}.{session}"
 
 
+def peer_queue(owner: Name, session: str) -> str:
+    """A queue that outlives the session and the nodes: for answers of other entities, or for their questions (T17)."""
+    return f"Peer.{owner.id}.{session}"
+
+
 def owns_queue(owner: Name, queue: str) -> bool:
     _, _, session = queue.rpartition(".")
-    return is_session(session) and queue == reply_queue(owner, session)
+    return is_session(session) and queue in (reply_queue(owner, session), peer_queue(owner, session))

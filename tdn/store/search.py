@@ -38,6 +38,8 @@ class FoundTopic:
     seq: int
     advertised: int
     advertisement: bytes
+    #: What the advertisement hides, for its owner alone.
+    opening: dict[str, Any] | None = None
 
     @property
     def changed(self) -> bool:
@@ -96,7 +98,7 @@ class Reader(StoredFacts):
             f"SELECT t.created, t.uuid, {_FOUND} FROM topics t WHERE t.uuid = :uuid AND t.expires > :now AND {_VISIBLE}",
             {"uuid": uuid, "now": _text(now), **_who(asker)},
         ).fetchone()
-        return self._found(row) if row else None
+        return self._found(row, asker) if row else None
 
     def discover(self, search: Search, *, after: tuple[str, str] = ("", ""), limit: int) -> Page:
         """Topics that match, after a place in the order; one more than `limit` is looked for, to know whether there are more."""
@@ -106,7 +108,7 @@ class Reader(StoredFacts):
             for row in self._matching(search, after):
                 if len(found) == limit:
                     return Page(tuple(found), (found[-1].created, found[-1].uuid))
-                found.append(self._found(row))
+                found.append(self._found(row, search.asker))
             return Page(tuple(found), None)
         finally:
             self._db.execute("COMMIT")
@@ -125,12 +127,6 @@ class Reader(StoredFacts):
         row = self._db.execute(f"SELECT 1 FROM topics t INDEXED BY topics_sealed WHERE {condition} LIMIT 1", values).fetchone()
         return row is not None
 
-    def opening(self, topic: FoundTopic) -> dict[str, Any]:
-        """What the topic's advertisement hides. For its owner alone."""
-        body = request_body_in(self._raw(topic.advertised))
-        opening: dict[str, Any] = body["opening"]
-        return opening
-
     def _matching(self, search: Search, after: tuple[str, str]) -> Iterator[tuple[Any, ...]]:
         """Rows of topics that match, in order."""
         condition, values = _condition(search)
@@ -142,12 +138,11 @@ class Reader(StoredFacts):
             if query is None or query.matches(_subject(row)):
                 yield row
 
-    def _found(self, row: tuple[Any, ...]) -> FoundTopic:
+    def _found(self, row: tuple[Any, ...], asker: Asker) -> FoundTopic:
         created, uuid, expires, owner, seq, identifier = row[:6]
-        return FoundTopic(uuid, created, expires, owner, seq, identifier, advertisement_in(self._raw(identifier)))
-
-    def _raw(self, seq: int) -> bytes:
-        return bytes(self._db.execute("SELECT raw FROM records WHERE seq = ?", (seq,)).fetchone()[0])
+        raw = bytes(self._db.execute("SELECT raw FROM records WHERE seq = ?", (identifier,)).fetchone()[0])
+        opening = request_body_in(raw)["opening"] if owner == asker.entity else None
+        return FoundTopic(uuid, created, expires, owner, seq, identifier, advertisement_in(raw), opening)
 
 
 def _subject(row: tuple[Any, ...]) -> Subject:

@@ -128,8 +128,8 @@ def _check_body(kind: str, body: Mapping[str, Any]) -> None:
 #: Every kind that travels in an envelope. The signed statements (advertisement, receipt, status) and records do not.
 BODY_KINDS = frozenset(
     {
-        *("locate", "hello", "create", "discover", "show", "lookup"),
+        *("locate", "hello", "create", "discover", "show", "lookup", "peer"),
         *("advertise", "renew", "withdraw", "enrol", "revoke", "genesis", "rules"),
-        *("located", "welcome", "created", "decided", "discovered", "shown", "found", "error"),
+        *("located", "welcome", "created", "decided", "discovered", "shown", "found", "peered", "error"),
     }
 )

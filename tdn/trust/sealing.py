@@ -22,6 +22,8 @@ MAGIC = b"\x00tdn2"
 #: Sizes that sealed messages have, in bytes before sealing. The first holds most questions and one topic, the last the largest message.
 STEPS = (4_096, 16_384, 65_536, 131_072, 196_608, 270_336)
 _LENGTH_BYTES = 4
+#: At most so much longer is a sealed message than the largest that its step holds.
+OVERHEAD_BYTES = 256
 
 
 def seal(message: bytes, receiver: EllipticCurvePublicKey) -> bytes:

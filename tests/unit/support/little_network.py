@@ -19,7 +19,7 @@ from pki import T0, YEAR, Pki
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time
-from tdn.rules.apply import apply, network_id, write_record
+from tdn.rules.apply import RULES_VERSION, apply, network_id, write_record
 from tdn.rules.state import EMPTY_HEAD, LogRecord, MemoryState, Outcome, next_head
 from tdn.trust import envelope, statements
 from tdn.trust.certificates import encode_chain
@@ -31,6 +31,9 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 
 _numbers = count(1)
+
+#: An opening of no lists, for advertisements that were not minted here.
+NO_LISTS = {"access": {"salt": "0" * 22, "value": {}}}
 
 
 def fresh_uuid(number: int | None = None) -> str:
@@ -48,6 +51,7 @@ class LittleNetwork:
         self.node_ids = nodes
         self.operator = self.pki.credentials(Role.OPERATOR, "operator", not_after=T0 + 10 * YEAR)
         self._known: dict[tuple[Role, str, int], Credentials] = {}
+        self._openings: dict[bytes, Mapping[str, Any]] = {}
 
     def node(self, name: str, generation: int = 1) -> Credentials:
         return self._principal(Role.NODE, name, generation)
@@ -68,7 +72,7 @@ class LittleNetwork:
 
     # --- what the operator signs ---
 
-    def write_genesis(self, *, rules: int = 1, signer: Credentials | None = None, **changes: Any) -> bytes:
+    def write_genesis(self, *, rules: int = RULES_VERSION, signer: Credentials | None = None, **changes: Any) -> bytes:
         body = {
             "operator": encode_chain(self.operator.identity.chain),
             "roots": [base64.b64encode(der).decode() for der in self.operator.roots.ders],
@@ -158,15 +162,22 @@ class LittleNetwork:
         at: datetime = T0,
         lifetime: timedelta = HOUR,
         network: str | None = None,
+        lists: Mapping[str, Any] | None = None,
         **body: Any,
     ) -> bytes:
-        """An advertisement, minted as a node does it."""
+        """An advertisement, minted as a node does it. What it hides is remembered for `advertise`."""
+        opening = {"access": {"salt": f"{next(_numbers):022d}", "value": dict(lists or {})}}
         asked = envelope.authenticate(self.create(creator, lifetime=lifetime, at=at, **body), lambda _: creator.identity)
-        return statements.mint(asked, uuid=uuid or fresh_uuid(), network=network or self.id, node=node or self.node("n1"), now=at)
+        token = statements.mint(
+            asked, uuid=uuid or fresh_uuid(), network=network or self.id, opening=opening, node=node or self.node("n1"), now=at
+        )
+        self._openings[token] = opening
+        return token
 
     def advertise(self, sender: Credentials, advertisement: bytes, **choices: Any) -> bytes:
         uuid = choices.pop("uuid", None) or read_uuid(advertisement)
-        return self.request("advertise", {"uuid": uuid}, sender, tail=advertisement, **choices)
+        opening = choices.pop("opening", None) or self._openings.get(advertisement, NO_LISTS)
+        return self.request("advertise", {"uuid": uuid, "opening": opening}, sender, tail=advertisement, **choices)
 
     def renew(self, sender: Credentials, uuid: str, lifetime: timedelta, **choices: Any) -> bytes:
         return self.request("renew", {"uuid": uuid, "lifetime_seconds": int(lifetime.total_seconds())}, sender, **choices)

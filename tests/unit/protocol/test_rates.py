@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdn.node.rates import Rate
+from tdn.protocol.rates import Rate
 
 
 def test_a_burst_and_then_a_steady_rate() -> None:
