@@ -13,19 +13,24 @@ ROOT = Path(__file__).parents[2]
 #: guard <- local, cli; entity_client uses protocol, trust, queries, bus. Added to that drawing, with the reason:
 #: `replica` (the log followed into a store, shared by node and guard) stands between bus and node; `local` and `tdn.cli` use
 #: entity_client, because the operator sends its statements as any client does; entity_client's own CLI prints with tdn.cli.output;
-#: local and cli reach down to everything, as the edge does; `sample` makes signed records of its own network, and nothing below cli uses it.
+#: local and cli reach down to everything, as the edge does; `sample` makes signed records of its own network, and nothing below cli uses it;
+#: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node and entity_client.
 MAY_USE: dict[str, set[str]] = {
     "tdn.errors": set(),
     "tdn.protocol": {"tdn.errors"},
+    "tdn.confined": {"tdn.errors"},
     "tdn.trust": {"tdn.errors", "tdn.protocol"},
     "tdn.rules": {"tdn.errors", "tdn.protocol", "tdn.trust"},
     "tdn.queries": {"tdn.errors", "tdn.protocol"},
     "tdn.store": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries"},
     "tdn.bus": {"tdn.errors", "tdn.protocol", "tdn.trust"},
     "tdn.replica": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus"},
-    "tdn.node": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.store", "tdn.bus", "tdn.replica"},
+    "tdn.node": {
+        *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.confined", "tdn.store", "tdn.bus"),
+        "tdn.replica",
+    },
     "tdn.guard": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.replica"},
-    "entity_client": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus"},
+    "entity_client": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "tdn.confined"},
     "entity_client.cli": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "entity_client", "tdn.cli.output"},
     "tdn.local": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "entity_client"},
     "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules"},
