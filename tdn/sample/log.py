@@ -121,6 +121,13 @@ def read_network(path: Path) -> SampleNetwork:
     return SampleNetwork(head["seed"], parse_time(head["begin"]), head["pace"], genesis)
 
 
+def read_sample(path: Path) -> tuple[int, int]:
+    """The seed of a file's topics, and how many there are."""
+    with open(path, "rb") as file:
+        seed, count = _read_head(file.readline(), path)["topics"]
+    return seed, count
+
+
 def _read_head(line: bytes, path: Path) -> dict[str, Any]:
     if not line.startswith(_MAGIC) or not line.endswith(b"\n"):
         raise MalformedMessage(f"{path.name} is not a log of the sample")

@@ -135,6 +135,7 @@ def test_a_file_gives_back_what_was_written(network: SampleNetwork, tmp_path: Pa
     assert {outcome.status for outcome in applied(list(log.read_log(path)))[1]} == {"accepted"}
     assert list(log.read_log(path)) == list(log.read_log(path))
     assert log.read_network(path) == network
+    assert log.read_sample(path) == (SEED, 5)
     assert [file.name for file in tmp_path.iterdir()] == ["sample.log"]
 
 
@@ -163,7 +164,7 @@ def test_a_file_that_ends_early_is_refused(network: SampleNetwork, tmp_path: Pat
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"something else\n")
-    for read in (lambda path: list(log.read_log(path)), log.read_network):
+    for read in (lambda path: list(log.read_log(path)), log.read_network, log.read_sample):
         with pytest.raises(MalformedMessage, match="not a log of the sample"):
             read(tmp_path / "other")
 
