@@ -6,13 +6,11 @@ their own. Case is folded as Unicode says (`Straße` finds `STRASSE`), after com
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tdn.errors import QueryError
 from tdn.protocol import descriptor as descriptors
+from tdn.queries.model import Clue, Subject, all_of, contains_folded, fold, require_length
 
 #: Longest query. Far beyond what a person types; bounds the work of folding it.
 MAX_QUERY_CHARACTERS = 4096
@@ -25,25 +23,30 @@ class StringQuery:
     #: Folded, each to be found.
     words: tuple[str, ...]
 
-    def matches(self, folded: str) -> bool:
+    @property
+    def language(self) -> str:
+        return "string"
+
+    @property
+    def clue(self) -> Clue:
+        return all_of(*map(contains_folded, self.words))
+
+    def matches(self, subject: Subject) -> bool:
+        folded = fold(f"{descriptors.searchable(subject.descriptor)}\n{subject.synopsis}")
         return all(word in folded for word in self.words)
 
 
 def compile_string(text: str) -> StringQuery:
-    if len(text) > MAX_QUERY_CHARACTERS:
-        raise QueryError(f"the query has {len(text)} characters; at most {MAX_QUERY_CHARACTERS} are allowed")
+    require_length("string", text, MAX_QUERY_CHARACTERS)
+    if "\0" in text:
+        raise QueryError("the query has a NUL character", position=text.index("\0"), hint="leave it out; it separates no words")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise QueryError("the query has half of a surrogate pair", position=error.start) from None
     words = tuple(dict.fromkeys(fold(text).split()))
     if not words:
         raise QueryError("the query is empty; give at least one word")
     if len(words) > MAX_WORDS:
         raise QueryError(f"the query has {len(words)} words; at most {MAX_WORDS} are allowed")
     return StringQuery(words)
-
-
-def fold(text: str) -> str:
-    return unicodedata.normalize("NFC", text).casefold()
-
-
-def searchable_text(descriptor: Mapping[str, Any], synopsis: str) -> str:
-    """What a plain string is looked for in."""
-    return f"{descriptors.searchable(descriptor)}\n{synopsis}"

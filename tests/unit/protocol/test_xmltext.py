@@ -15,19 +15,57 @@ LAUGHS = (
 
 
 @pytest.mark.parametrize(
-    ("document", "contents"),
+    ("document", "elements", "attributes", "texts", "asides"),
     [
-        ("<a/>", []),
-        ('<a b="1">x<c>y</c></a>', ["1", "x", "y"]),
-        ("<a>&lt;&amp;&#252;</a>", ["<&ü"]),
-        ("<a><![CDATA[<b>]]></a>", ["<b>"]),
-        ('<?xml version="1.0" encoding="utf-8"?><a>ü</a>', ["ü"]),
-        ('<x:a xmlns:x="urn:x" x:b="v"/>', ["v"]),
-        ("<a><!-- hidden --><?pi hidden?></a>", []),
+        ("<a/>", ["a"], [], "", []),
+        ('<a b="1">x<c>y</c>z</a>', ["a", "c"], [("b", "1")], "xyz", []),
+        ("<a><a/><a/></a>", ["a", "a", "a"], [], "", []),
+        ("<a>&lt;&amp;&#252;&#x41;</a>", ["a"], [], "<&üA", []),
+        ('<a b="&quot;&#65;&lt;"/>', ["a"], [("b", '"A<')], "", []),
+        ("<a><![CDATA[<b>]]>&gt;</a>", ["a"], [], "<b>>", []),
+        ('<?xml version="1.0" encoding="utf-8"?><a>ü</a>', ["a"], [], "ü", []),
+        ('<x:a xmlns:x="urn:x" x:b="v"/>', ["a"], [("b", "v")], "", []),
+        ('<a xmlns="urn:x"><b c="1"/></a>', ["a", "b"], [("c", "1")], "", []),
+        ('<a xml:lang="de"/>', ["a"], [("lang", "de")], "", []),
+        ("<a>1<!-- a note -->2<?target some data?>3</a>", ["a"], [], "123", [" a note ", "target some data"]),
+        ("<!-- before --><a/><?after?>", ["a"], [], "", [" before ", "after "]),
+        ('<a b="one\ntwo\tthree">one\r\ntwo</a>', ["a"], [("b", "one two three")], "one\ntwo", []),
     ],
 )
-def test_contents(document: str, contents: list[str]) -> None:
-    assert [text for text in xmltext.check(document) if text.strip()] == contents
+def test_contents(document: str, elements: list[str], attributes: list[tuple[str, str]], texts: str, asides: list[str]) -> None:
+    """T2: what a parser makes of the document: references resolved, names without their prefix, nothing of namespaces."""
+    contents = xmltext.check(document)
+    assert contents.elements == elements
+    assert contents.attributes == attributes
+    assert "".join(contents.texts) == texts
+    assert contents.asides == asides
+
+
+def test_terms() -> None:
+    """The lines of an index: each name and each attribute once, then the document's text in one piece, then comments and instructions."""
+    document = '<s:r xmlns:s="urn:s" k="v"><i k="v">Ber</i><i k="w">lin &amp; <b>Ber</b>n</i><!--old--><?go now?></s:r>'
+    assert xmltext.terms(document) == [
+        "<r>",
+        "<i>",
+        "<b>",
+        "@k=v",
+        "@k=w",
+        "Berlin & Bern",
+        "old",
+        "go now",
+    ]
+    assert xmltext.terms("<a/>") == ["<a>", ""]
+
+
+def test_terms_of_a_long_text() -> None:
+    """Long text comes from the parser in pieces; the index sees it whole, also where a reference stands in the middle."""
+    body = "wort&#32;" * 10_000
+    assert xmltext.terms(f"<a>{body}</a>") == ["<a>", "wort " * 10_000]
+
+
+def test_terms_of_what_is_refused() -> None:
+    with pytest.raises(MalformedMessage, match="DOCTYPE"):
+        xmltext.terms(LAUGHS)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +87,8 @@ def test_contents(document: str, contents: list[str]) -> None:
         ('<a b="1" b="2"/>', "not well-formed"),
         ("<x:a/>", "not well-formed"),
         ('<a x:b="1"/>', "not well-formed"),
+        # No URI has a space, and expat parts a name from its namespace with one.
+        ('<a xmlns="urn:x y"/>', "not well-formed"),
         ("<a>\ud800</a>", "not Unicode"),
     ],
 )
