@@ -110,15 +110,24 @@ def in_c(job: dict[str, Any]) -> Result:
 
 
 def grow(job: dict[str, Any]) -> Result:
-    """More and more memory, a few megabytes at a time."""
+    """More and more memory, a few megabytes at a time, then no more."""
     kept = []
-    while True:
+    while len(kept) * 4_000_000 < job["size"]:
         kept.append(b"x" * 4_000_000)
-        time.sleep(0.001)
+    time.sleep(3600)
+    raise AssertionError
 
 
 def grow_at_once(job: dict[str, Any]) -> Result:
     return {"size": len(b"x" * job["size"])}, []
+
+
+def told_no(job: dict[str, Any]) -> Result:
+    """Whether so much memory is there."""
+    try:
+        return {"no": False, "size": len(b"x" * job["size"])}, []
+    except MemoryError:
+        return {"no": True}, []
 
 
 def keep(job: dict[str, Any]) -> Result:
