@@ -22,7 +22,7 @@ from tdn.protocol.access import Lists
 from tdn.protocol.times import format_time, parse_time
 from tdn.rules.apply import write_record
 from tdn.sample import topics
-from tdn.sample.network import NODES, SampleNetwork
+from tdn.sample.network import SampleNetwork
 from tdn.sample.topics import Description
 from tdn.trust import envelope, openings, signing, statements
 from tdn.trust.credentials import Credentials
@@ -41,8 +41,8 @@ _MAGIC = b"tdn-sample-log-1 "
 
 def advertisements(seed: int, count: int, *, network: SampleNetwork, processes: int = 1) -> Iterator[bytes]:
     """The records of a whole log with the first `count` topics of a seed, in order. `processes` share the signing."""
-    yield write_record("genesis", network.node(NODES[0]), network.begin, network.genesis)
-    for node in NODES:
+    yield write_record("genesis", network.node(network.nodes[0]), network.begin, network.genesis)
+    for node in network.nodes:
         yield write_record("enrol", network.node(node), network.begin, network.enrolment(node))
     yield from contents(seed, count, network=network, processes=processes)
 
@@ -68,7 +68,7 @@ def record(network: SampleNetwork, seed: int, number: int) -> bytes:
     described = topics.describe(seed, number)
     creator = network.creator(topics.creator_rank(seed, number))
     moment = network.moment(described.created_offset_seconds)
-    node = network.node(NODES[number % len(NODES)])
+    node = network.node(network.nodes[number % len(network.nodes)])
     opening = openings.conceal(Lists())
     asked = _asked(described, creator, network)
     advertisement = statements.mint(asked, uuid=described.uuid, network=network.id, opening=opening, node=node, now=moment)
@@ -87,7 +87,13 @@ def record(network: SampleNetwork, seed: int, number: int) -> bytes:
 
 def write_log(path: Path, seed: int, count: int, *, network: SampleNetwork, processes: int = 2) -> int:
     """Write `advertisements` into a file; how many records it holds. A run that is broken off leaves no file."""
-    head = {"seed": network.seed, "begin": format_time(network.begin), "pace": network.pace, "topics": [seed, count]}
+    head = {
+        "seed": network.seed,
+        "begin": format_time(network.begin),
+        "pace": network.pace,
+        "nodes": network.nodes,
+        "topics": [seed, count],
+    }
     unfinished = path.with_suffix(f"{path.suffix}.unfinished")
     written = 0
     with open(unfinished, "wb") as file:
@@ -118,7 +124,7 @@ def read_network(path: Path) -> SampleNetwork:
     genesis = signing.split(next(read_log(path))).tail
     if genesis is None:
         raise MalformedMessage(f"{path.name} does not begin with a genesis")
-    return SampleNetwork(head["seed"], parse_time(head["begin"]), head["pace"], genesis)
+    return SampleNetwork(head["seed"], parse_time(head["begin"]), head["pace"], tuple(head["nodes"]), genesis)
 
 
 def read_sample(path: Path) -> tuple[int, int]:
@@ -137,7 +143,7 @@ def _read_head(line: bytes, path: Path) -> dict[str, Any]:
 
 def _hellos(network: SampleNetwork, ranks: Sequence[int]) -> list[bytes]:
     """The first contacts of some creators."""
-    node = network.node(NODES[0])
+    node = network.node(network.nodes[0])
     return [
         write_record(
             "hello",
@@ -167,7 +173,7 @@ def _advertised(network: SampleNetwork, seed: int, count: int, start: int) -> li
 def _ticks(network: SampleNetwork, number: int) -> list[bytes]:
     """All nodes say what time it is when topic `number` is made."""
     moment = network.moment(topics.created_offset_seconds(number))
-    return [write_record("tick", network.node(node), moment) for node in NODES]
+    return [write_record("tick", network.node(node), moment) for node in network.nodes]
 
 
 def _asked(described: Description, creator: Credentials, network: SampleNetwork) -> Envelope:

@@ -27,7 +27,8 @@ from tdn.trust import envelope
 from tdn.trust.certificates import TrustRoots, encode_chain, key_hash
 from tdn.trust.credentials import Credentials
 
-NODES = ("n1", "n2", "n3")
+#: As many as `tdn up` starts when it is not told otherwise.
+NODES = ("n1", "n2")
 OPERATOR = "operator"
 
 #: Authorities begin before the network and outlive it; creators' and nodes' certificates are good for all that the sample holds.
@@ -50,10 +51,11 @@ class SampleNetwork:
     #: Topics made in a second. An advertisement must be applied within a day of its creation, by the log's own time, which may be the present
     #: already when a running network is filled: at twenty a second a million are made in fourteen hours.
     pace: int
+    nodes: tuple[str, ...]
     genesis: bytes
 
     @classmethod
-    def found(cls, seed: int, begin: datetime, *, pace: int = 20) -> SampleNetwork:
+    def found(cls, seed: int, begin: datetime, *, pace: int = 20, nodes: tuple[str, ...] = NODES) -> SampleNetwork:
         """A new one. Its genesis is signed, and a signature is never the same twice: so is its id not, for all that its keys are."""
         begin = whole_seconds(begin)
         operator = _credentials(seed, begin, Role.OPERATOR, OPERATOR, "local")
@@ -65,7 +67,7 @@ class SampleNetwork:
             "salt": hashlib.sha256(f"tdn sample {seed}".encode()).hexdigest()[:32],
         }
         genesis = envelope.write("genesis", body, operator, audience="tdn:nodes", now=begin, life=timedelta(days=1))
-        return cls(seed, begin, pace, genesis)
+        return cls(seed, begin, pace, nodes, genesis)
 
     @property
     def id(self) -> str:
@@ -104,7 +106,7 @@ class SampleNetwork:
             _write(authority / f"{name}.pem", _pem(one.certificate))
         _write_credentials(home / "operator", self.operator)
         _write(home / "network" / "genesis.jws", self.genesis)
-        for name in NODES:
+        for name in self.nodes:
             _write_credentials(home / "nodes" / name, self.node(name))
             _write(home / "network" / "enrolments" / f"node-{name}.jws", self.enrolment(name))
 
