@@ -9,7 +9,7 @@ belongs to the one document, because no allowed function and no part of XPath ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tdn.queries.model import AllOf, AnyOf, Anything, Clue, Contains, all_of, any_of, contains_literal
@@ -56,6 +56,8 @@ class Bound:
 
     nonempty: Clue
     nodes: bool
+    #: The name that all of them have, if they are attributes of one name.
+    attribute: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +76,18 @@ class _Scope:
 def of_match(token: Any, variables: Mapping[str, Bound] | None = None) -> Clue:
     """What must hold for the expression to match: a result that is neither empty nor the single value false."""
     scope = _Scope(dict(variables or {}), node=True)
-    return _bounded(_match(token, scope)) if _known(token) else Anything()
+    return bounded(_match(token, scope)) if _known(token) else Anything()
 
 
 def of_items(token: Any, variables: Mapping[str, Bound]) -> Bound:
     """What is known of the items that the expression gives."""
     scope = _Scope(dict(variables), node=True)
-    return Bound(_bounded(_nonempty(token, scope)), _nodes(token, scope)) if _known(token) else Bound(Anything(), False)
+    return _bound(token, scope) if _known(token) else Bound(Anything(), False)
 
 
 def of_truth(token: Any, variables: Mapping[str, Bound]) -> Clue:
     """What must hold for the expression to be true."""
-    return _bounded(_true(token, _Scope(dict(variables), node=True))) if _known(token) else Anything()
+    return bounded(_true(token, _Scope(dict(variables), node=True))) if _known(token) else Anything()
 
 
 def _known(token: Any) -> bool:
@@ -240,7 +242,7 @@ def _text(test: str, token: Any, literal: str, scope: _Scope) -> Clue:
         return Anything()
     if not literal:
         return _nonempty(token, scope)
-    last = _last_step(token)
+    last = _last_step(token, scope)
     if last is not None and test in ("=", "starts-with"):
         return all_of(_nonempty(token, scope), contains_literal(f"@{last}={literal}"))
     return all_of(_nonempty(token, scope), contains_literal(literal))
@@ -261,15 +263,18 @@ def _literals(token: Any) -> list[str] | None:
     return None
 
 
-def _last_step(token: Any) -> str | None:
+def _last_step(token: Any, scope: _Scope) -> str | None:
     """The name of the attribute, if attributes of one name are all that the expression gives."""
     token = _plain(token)
     if token.symbol in ("/", "//", "!") and len(token):
-        return _last_step(token[-1])
+        return _last_step(token[-1], scope)
     if token.symbol == "[" and token.label != "array" and len(token) == 2:
-        return _last_step(token[0])
+        return _last_step(token[0], scope)
     if (token.symbol == "@" or (token.symbol == "attribute" and token.label == "axis")) and len(token) == 1:
         return _name_test(token[0])
+    if token.symbol == "$" and len(token) == 1:
+        bound = scope.variables.get(str(token[0].value))
+        return bound.attribute if bound else None
     return None
 
 
@@ -310,15 +315,19 @@ def _for(token: Any, scope: _Scope) -> tuple[list[Clue], _Scope]:
     clues = []
     for index in range(0, len(token) - 1, 2):
         clues.append(_nonempty(token[index + 1], scope))
-        scope = scope.bind(str(token[index][0].value), Bound(Anything(), _nodes(token[index + 1], scope)))
+        one = replace(_bound(token[index + 1], scope), nonempty=Anything())
+        scope = scope.bind(str(token[index][0].value), one)
     return clues, scope
 
 
 def _let(token: Any, scope: _Scope) -> _Scope:
     for index in range(0, len(token) - 1, 2):
-        value = token[index + 1]
-        scope = scope.bind(str(token[index][0].value), Bound(_bounded(_nonempty(value, scope)), _nodes(value, scope)))
+        scope = scope.bind(str(token[index][0].value), _bound(token[index + 1], scope))
     return scope
+
+
+def _bound(token: Any, scope: _Scope) -> Bound:
+    return Bound(bounded(_nonempty(token, scope)), _nodes(token, scope), _last_step(token, scope))
 
 
 def _plain(token: Any) -> Any:
@@ -374,7 +383,8 @@ _BOOLEAN = _TEXT_TESTS | {
 }
 
 
-def _bounded(clue: Clue) -> Clue:
+def bounded(clue: Clue) -> Clue:
+    """The same condition, written shorter; nothing at all if it is too long all the same."""
     clue = _simplified(clue) if _size(clue) <= _MAX_UNSIMPLIFIED else Anything()
     return clue if _size(clue) <= MAX_PARTS else Anything()
 

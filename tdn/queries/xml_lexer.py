@@ -433,12 +433,19 @@ def _calls(tokens: list[Token]) -> Iterator[tuple[int, int | None]]:
 def _arguments(tokens: list[Token], opening: int) -> int:
     """How many arguments stand in the brackets that open here."""
     depth = tokens[opening].depth
-    count, empty = 1, True
+    count, empty, bindings = 1, True, 0
     for token in tokens[opening + 1 :]:
         if token.depth == depth and token.text == ")" and token.kind == "symbol":
             return 0 if empty else count
         empty = False
-        if token.depth == depth + 1 and token.text == "," and token.kind == "symbol":
+        if token.depth != depth + 1:
+            continue
+        # Between `for` and `return` a comma stands between variables.
+        if token.kind == "name" and token.text in ("for", "let", "some", "every") and not token.after_operand:
+            bindings += 1
+        elif token.kind == "name" and token.text in ("return", "satisfies") and token.after_operand and bindings:
+            bindings -= 1
+        elif token.text == "," and token.kind == "symbol" and not bindings:
             count += 1
     return count
 

@@ -12,6 +12,8 @@ from elementpath.datatypes import UntypedAtomic
 from elementpath.xpath_nodes import CommentNode, EtreeDocumentNode, EtreeElementNode, ProcessingInstructionNode, TextNode
 from lxml import etree
 
+_PARSER = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False)
+
 
 class Element(EtreeElementNode):
     __slots__ = ()
@@ -57,9 +59,7 @@ def _texts(node: Any) -> list[str]:
 
 def read(text: str) -> Document:
     """The document node of a checked descriptor. Entities are not resolved and nothing is fetched, should the check have missed one."""
-    # A parser of its own each time: lxml's keep what they have seen of names, and this costs a microsecond.
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False)
-    root = etree.fromstring(text.encode("utf-8"), parser)
+    root = etree.fromstring(text.encode("utf-8"), _PARSER)
     document: Any = Document(root.getroottree())
     counter = _Counter()
     for sibling in reversed(list(root.itersiblings(preceding=True))):

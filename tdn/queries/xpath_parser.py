@@ -50,6 +50,24 @@ class Range(_To):  # type: ignore[misc]
         return list(range(first, last + 1))
 
 
+_Arrow: Any = XPath31Parser.symbol_table["=>"]
+
+
+class Arrow(_Arrow):  # type: ignore[misc]
+    """`=>` before names that have functions in more than one namespace: elementpath 5.1 takes those (`contains`) for unknown."""
+
+    def led(self, left: Any) -> Any:
+        following = self.parser.next_token
+        if not isinstance(following, ProxyToken):
+            return super().led(left)
+        self[:] = left, self.parser.symbol_table[f"{{{FN}}}{following.value}"](self.parser)
+        self.parser.advance()
+        arguments = self.parser.expression(67)
+        arguments.expected("(")
+        self.append(arguments)
+        return self
+
+
 def _allowed(token_class: Any) -> bool:
     if issubclass(token_class, ProxyToken) or not issubclass(token_class, XPathFunction):
         return True
@@ -62,5 +80,5 @@ def _allowed(token_class: Any) -> bool:
 
 
 Parser.symbol_table = {name: token_class for name, token_class in Parser.symbol_table.items() if _allowed(token_class)}
-Parser.symbol_table.update({"matches": Matches, "replace": Replace, "tokenize": Tokenize, "to": Range})
+Parser.symbol_table.update({"matches": Matches, "replace": Replace, "tokenize": Tokenize, "to": Range, "=>": Arrow})
 Parser.tokenizer = None
