@@ -11,7 +11,7 @@ import pytest
 
 from tdn.bus import topology
 from tdn.protocol import names, schemas
-from tdn.trust import statements
+from tdn.trust import sealing, statements
 from tdn.trust.envelope import BODY_KINDS
 
 DOCUMENT = schemas.contract_folder() / "asyncapi.json"
@@ -88,6 +88,21 @@ def test_every_message_has_a_place(document: dict[str, Any]) -> None:
         assert f"#/components/messages/{kind}" in sent | tails, kind
 
 
+def test_description_of_sealed_messages_is_that_of_the_code(document: dict[str, Any]) -> None:
+    """Who reads the contract alone seals with the bytes that nodes expect."""
+    assert f"after the five bytes {sealing.MAGIC.hex(' ')};" in document["info"]["description"]
+
+
+def test_questions_between_entities(document: dict[str, Any]) -> None:
+    """T17: a discover goes to all that offered, and what comes back is a discovered in the asker's own queue."""
+    asking, answering = document["operations"]["askPeers"], document["operations"]["answerPeer"]
+    assert (asking["action"], answering["action"]) == ("send", "receive")
+    assert asking["reply"] == answering["reply"]
+    assert list(document["channels"]["peers"]["messages"]) == ["discover"]
+    assert list(document["channels"]["peerReplies"]["messages"]) == ["discovered"]
+    assert document["components"]["messages"]["peer"]["x-tdn"]["sealedTo"] == "the node"
+
+
 def test_addresses_are_those_of_the_code(document: dict[str, Any]) -> None:
     """T10: the four service topics, as routing keys, and the exchanges and queues behind them."""
     addresses = {name: channel["address"] for name, channel in document["channels"].items()}
@@ -101,7 +116,9 @@ def test_addresses_are_those_of_the_code(document: dict[str, Any]) -> None:
     owner = names.Name(names.Role.ENTITY, "{entityId}", "")
     assert addresses["replies"] == names.reply_queue(owner, "{session}")
     exchanges = {channel["bindings"]["amqp"].get("exchange", {}).get("name") for channel in document["channels"].values()}
-    assert {names.REQUESTS, names.REPLIES} <= exchanges
+    assert {names.REQUESTS, names.REPLIES, names.PEERS, names.PEER_REPLIES} <= exchanges
+    assert addresses["peers"] == names.PEERS
+    assert addresses["peerReplies"] == names.peer_queue(owner, "{session}")
     assert topology.LOG_ARGUMENTS == {"x-queue-type": "stream"}
     paths = [
         document["components"]["schemas"][part]["properties"][names.PATH_HEADER]["const"]

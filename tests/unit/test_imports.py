@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 #: guard <- local, cli; entity_client uses protocol, trust, queries, bus. Added to that drawing, with the reason:
 #: `replica` (the log followed into a store, shared by node and guard) stands between bus and node; `local` and `tdn.cli` use
 #: entity_client, because the operator sends its statements as any client does; entity_client's own CLI prints with tdn.cli.output;
-#: local and cli reach down to everything, as the edge does; `sample` makes signed records of its own network, and nothing below cli uses it;
+#: local and cli reach down to everything, as the edge does (local reads a node's policy from its file); `sample` makes signed records of its own network, and nothing below cli uses it;
 #: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node and entity_client.
 MAY_USE: dict[str, set[str]] = {
     "tdn.errors": set(),
@@ -32,7 +32,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.guard": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.replica"},
     "entity_client": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "tdn.confined"},
     "entity_client.cli": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "entity_client", "tdn.cli.output"},
-    "tdn.local": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "entity_client"},
+    "tdn.local": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"},
     "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules"},
     "tdn.cli.output": {"tdn.errors", "tdn.protocol"},
     "tdn.cli": {
@@ -62,7 +62,15 @@ ALLOWED_EFFECTS = {
     ("tdn.protocol.names", "secrets"): "sessions' names cannot be guessed",
     ("tdn.trust.envelope", "secrets"): "fresh message ids",
     ("tdn.trust.credentials", "pathlib"): "loads keys from a folder",
+    ("tdn.trust.openings", "secrets"): "salts, so that equal lists have unequal digests",
+    ("tdn.trust.sealed", "secrets"): "nonces, keys for nobody, and their order",
+    (
+        "tdn.queries.saxon",
+        "os",
+    ): "Saxon takes the time zone from the environment when it starts, and dies with a fork; no file is touched",
 }
+#: Engines that evaluate strangers' queries: loaded in queries alone, where each is told what it may not do.
+ENGINES = {"elementpath", "lxml", "re2", "sqlglot", "saxonche"}
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -120,6 +128,12 @@ def test_the_map_has_no_cycle() -> None:
 def test_pure_folders_have_no_effects(module: str, path: Path) -> None:
     used = {name.split(".")[0] for name in imports(path)} & EFFECTS
     assert {effect for effect in used if (module, effect) not in ALLOWED_EFFECTS} == set()
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=[name for name, _ in modules()])
+def test_engines_belong_to_queries(module: str, path: Path) -> None:
+    if not module.startswith("tdn.queries"):
+        assert {name.split(".")[0] for name in imports(path)} & ENGINES == set()
 
 
 def test_rules_take_no_time_from_the_clock() -> None:

@@ -17,10 +17,11 @@ from little_network import fresh_uuid
 from tdn import errors
 from tdn.errors import MalformedMessage, TdnError, TrustError
 from tdn.protocol import jsontext
+from tdn.protocol.access import read_lists
 from tdn.protocol.times import parse_time
 from tdn.rules.apply import RULES, apply, audience, network_id, read_genesis, requester
 from tdn.rules.state import EMPTY_HEAD, LogRecord, MemoryState, Outcome, next_head
-from tdn.trust import envelope, statements, verdict
+from tdn.trust import envelope, openings, sealed, sealing, statements, verdict
 from tdn.trust.certificates import TrustRoots
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
@@ -72,7 +73,19 @@ STATE, OUTCOMES = replay()
 
 
 def read_advertisement(raw: bytes, entry: dict[str, Any]) -> None:
-    statements.read_advertisement(raw, by_roots(roots()))
+    """As anyone does; and what it hides or seals, as those do who hold the opening or a key."""
+    advertisement = statements.read_advertisement(raw, by_roots(roots()))
+    if "opening" in entry:
+        assert openings.read(entry["opening"], advertisement.hidden).as_object() == entry["lists"]
+    if "readers" in entry:
+        holders = {"alice": SCRIPT.ALICE, "bob": SCRIPT.BOB, "carol": SCRIPT.CAROL}
+        opened = {
+            name: sealed.open_descriptor(
+                advertisement.descriptor, creator=advertisement.creator, network=INDEX["network"], key=who.key
+            )
+            for name, who in holders.items()
+        }
+        assert opened == {name: entry["inside"] if name in entry["readers"] else None for name in holders}
 
 
 def read_beside(raw: bytes, entry: dict[str, Any]) -> None:
@@ -103,7 +116,8 @@ def ask_create(raw: bytes, entry: dict[str, Any]) -> None:
     for _ in range(entry.get("times", 1)):
         question = _question(raw, {"node:n1"}, window)
         assert question.kind == "create"
-        token = statements.mint(question, uuid=fresh_uuid(), network=INDEX["network"], node=node, now=NOW)
+        opening = openings.conceal(read_lists(question.body.get("lists", {})))
+        token = statements.mint(question, uuid=fresh_uuid(), network=INDEX["network"], opening=opening, node=node, now=NOW)
         minted = statements.read_advertisement(token, by_roots(roots()))
         assert (minted.creator, minted.institution) == (question.signer.name.id, question.signer.institution)
 
@@ -124,6 +138,11 @@ def change(raw: bytes, entry: dict[str, Any]) -> None:
     envelope.require_addressed(request, audiences=frozenset({audience(STATE)}), now=NOW, longest=MAX_CHANGE_LIFE)
 
 
+def unseal(raw: bytes, entry: dict[str, Any]) -> None:
+    """A sealed message at node n1. All that open hold the same question."""
+    assert sealing.unseal(raw, SCRIPT.NODE.key) == sample("discover.jws")
+
+
 DOORS: dict[str, Callable[[bytes, dict[str, Any]], None]] = {
     "advertisement": read_advertisement,
     "beside advert_path.jws": read_beside,
@@ -131,6 +150,7 @@ DOORS: dict[str, Callable[[bytes, dict[str, Any]], None]] = {
     "question": ask,
     "locate": locate,
     "change": change,
+    "sealed": unseal,
 }
 
 
@@ -161,6 +181,19 @@ def test_log_sample(place: int) -> None:
     assert entry.get("message", "") in str((outcome.error or {}).get("message", ""))
 
 
+def test_lists_are_in_the_log_and_not_in_what_everybody_reads() -> None:
+    """T18: the state knows whom a topic is hidden from, and only then; the signed bytes with lists and without differ in a digest alone."""
+    listed, plain = STATE.get("topic", SCRIPT.OTHER_UUID), STATE.get("topic", SCRIPT.UUID)
+    assert listed is not None
+    assert plain is not None
+    assert listed["lists"] == SCRIPT.LISTS
+    assert "lists" not in plain
+    with_lists, without = sample("advert_with_lists.jws"), sample("advert_path.jws")
+    assert len(with_lists) == len(without)
+    for name in ("bob", "institution:", "discover_"):
+        assert name.encode() not in SCRIPT.base64.urlsafe_b64decode(with_lists.split(b".")[1] + b"==")
+
+
 def test_network_is_named_by_its_genesis() -> None:
     genesis = sample("genesis.jws")
     assert network_id(genesis) == INDEX["network"]
@@ -169,14 +202,14 @@ def test_network_is_named_by_its_genesis() -> None:
 
 def test_every_file_is_in_the_index() -> None:
     named = {entry["file"] for entry in [*INDEX["samples"], *INDEX["log"]]} | {"genesis.jws"}
-    assert {path.name for path in FOLDER.glob("*.jws")} == named
+    assert {path.name for path in FOLDER.iterdir() if path.suffix in (".jws", ".bin")} == named
 
 
 def test_samples_are_what_the_script_builds(tmp_path: Path) -> None:
     """The committed bytes come from `build.py`: a flaw cannot be lost by editing one without the other."""
     SCRIPT.build(tmp_path)
     built = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert built.keys() == {path.name for path in FOLDER.iterdir() if path.suffix in (".jws", ".json", ".pem")}
+    assert built.keys() == {path.name for path in FOLDER.iterdir() if path.suffix in (".jws", ".bin", ".json", ".pem")}
     assert [name for name, content in built.items() if content != sample(name)] == []
 
 

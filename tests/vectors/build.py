@@ -22,6 +22,7 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tdn.protocol.names import Role
 from tdn.trust.certificates import key_hash
@@ -29,7 +30,7 @@ from tdn.trust.certificates import key_hash
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "unit" / "support"))
 
-from pki import T0, YEAR, Authority, Pki  # noqa: E402  # found by the line above
+from pki import T0, YEAR, Authority, Pki, derive_key  # noqa: E402  # found by the line above
 
 DAY = timedelta(days=1)
 UUID = "3f0c9b52-7a1e-4c83-9d41-5b8e6f207a11"
@@ -77,6 +78,29 @@ def token(header: Any, payload: Any, key: ec.EllipticCurvePrivateKey) -> bytes:
     parts = [part if isinstance(part, bytes) else text(part) for part in (header, payload)]
     signed = b".".join(b64url(part) for part in parts)
     return signed + b"." + b64url(es256(signed, key))
+
+
+def _extract(suite: bytes, salt: bytes, label: bytes, secret: bytes) -> bytes:
+    return hmac.digest(salt or bytes(32), b"HPKE-v1" + suite + label + secret, "sha256")
+
+
+def _expand(suite: bytes, key: bytes, label: bytes, context: bytes, length: int) -> bytes:
+    # Never more than one block of HKDF is asked for here.
+    told = length.to_bytes(2) + b"HPKE-v1" + suite + label + context
+    return hmac.digest(key, told + b"\x01", "sha256")[:length]
+
+
+def hpke(content: bytes, receiver: ec.EllipticCurvePublicKey, info: bytes, seed: str) -> bytes:
+    """RFC 9180 in base mode, P-256, HKDF-SHA256 and AES-256-GCM, step by step. The fresh key comes from a name, so the bytes do too."""
+    ephemeral = derive_key(f"vectors hpke {seed}")
+    encoding = (serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
+    enc, to = ephemeral.public_key().public_bytes(*encoding), receiver.public_bytes(*encoding)
+    kem, suite = b"KEM\x00\x10", b"HPKE\x00\x10\x00\x01\x00\x02"
+    shared = _expand(kem, _extract(kem, b"", b"eae_prk", ephemeral.exchange(ec.ECDH(), receiver)), b"shared_secret", enc + to, 32)
+    context = b"\x00" + _extract(suite, b"", b"psk_id_hash", b"") + _extract(suite, b"", b"info_hash", info)
+    secret = _extract(suite, shared, b"secret", b"")
+    key, nonce = _expand(suite, secret, b"key", context, 32), _expand(suite, secret, b"base_nonce", context, 12)
+    return enc + AESGCM(key).encrypt(nonce, content, b"")
 
 
 def statement_header(signer: Authority, kind: str = "advertisement", at: int = NOW, **changes: Any) -> dict[str, Any]:
@@ -129,7 +153,7 @@ GENESIS = envelope(
     {
         "operator": [b64(der) for der in OPERATOR.chain],
         "roots": [b64(PKI.root.chain[0])],
-        "rules": 1,
+        "rules": 2,
         "created": rfc3339(T0),
         "salt": "5e" * 16,
     },
@@ -162,6 +186,49 @@ def hello(who: Authority, identifier: str) -> bytes:
     )
 
 
+# --- what is hidden, and what is sealed ---------------------------------------------------------------------------------------------
+
+
+def opening_of(value: dict[str, Any], salt: str = "c2FsdC1vZi10aGUtdmVjdG9ycw") -> dict[str, Any]:
+    """A claim with its salt, as the creator is told it."""
+    return {"access": {"salt": salt, "value": value}}
+
+
+def hidden(opening: dict[str, Any]) -> str:
+    """The digest over one digest per claim."""
+    claims = {name: digest(text([claim["salt"], name, claim["value"]])) for name, claim in opening.items()}
+    return digest(text(claims))
+
+
+#: No lists, which is hidden like any others; lists with a name of each kind; and another choice.
+OPENING = opening_of({})
+LISTS = {"discover_allow": ["*", "bob", "institution:Zürich West"], "discover_deny": ["carol", "institution:Elsewhere"]}
+LISTED = opening_of(LISTS)
+
+
+def sealed(inside: Any, readers: Sequence[Authority], *, slots: int = 4, creator: str = "alice") -> dict[str, Any]:
+    """A sealed descriptor: content under a symmetric key, the key encrypted to each reader and, for the rest, to nobody."""
+    context = f"tdn/v1 sealed topic of {creator} in {NETWORK}".encode()
+    key, nonce = hashlib.sha256(b"vectors symmetric key").digest(), b"nonce of one"
+    content = nonce + AESGCM(key).encrypt(nonce, text(inside).ljust(256), context)
+    to = [reader.key.public_key() for reader in readers]
+    to += [derive_key(f"vectors nobody {number}").public_key() for number in range(slots - len(to))]
+    keys = [hpke(key if number < len(readers) else bytes(32), who, context, f"slot {number}") for number, who in enumerate(to)]
+    # Not in the order of the readers, as a shuffle would have it.
+    return {"kind": "sealed", "content": b64url(content).decode(), "keys": [b64url(slot).decode() for slot in reversed(keys)]}
+
+
+SECRET = {"kind": "text", "text": "Reactor 4 is behind schedule", "keywords": ["secret"]}
+
+
+def sealed_message(
+    content: bytes, to: Authority, seed: str, *, size: int = 4096, length: int | None = None, magic: bytes = b"\x00tdn2"
+) -> bytes:
+    """A message as it goes over the wire to one receiver: its length, itself and zeros up to a step, encrypted."""
+    padded = ((len(content) if length is None else length).to_bytes(4) + content).ljust(size, b"\0")
+    return magic + hpke(padded, to.key.public_key(), b"tdn/v1 sealed message", seed)
+
+
 # --- statements ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +247,7 @@ def advertisement(**changes: Any) -> dict[str, Any]:
         "descriptor": {"kind": "path", "path": "weather/europe/Zürich"},
         "synopsis": {"type": "string", "placeholder": "{uuid}", "value": UUID},
         "node": "n1",
+        "hidden": hidden(OPENING),
         **changes,
     }
     return {name: value for name, value in payload.items() if value is not None}
@@ -194,6 +262,9 @@ def synopsis(kind: str, placeholder: str) -> dict[str, Any]:
 
 
 VALID = advert()
+LISTED_ADVERT = advert(
+    uuid=OTHER_UUID, synopsis={"type": "string", "placeholder": "{uuid}", "value": OTHER_UUID}, hidden=hidden(LISTED)
+)
 RECEIPT = {
     "v": 1,
     "network": NETWORK,
@@ -368,6 +439,43 @@ def advertisements() -> dict[str, Sample]:
             ),
             "an XML document, synopsis in XML",
             through,
+        ),
+        "advert_with_lists.jws": passes(
+            advert(hidden=hidden(LISTED)), "T18: lists, of which nothing shows but a digest", through, opening=LISTED, lists=LISTS
+        ),
+        "advert_sealed.jws": passes(
+            advert(descriptor=sealed(SECRET, [ALICE, BOB])),
+            "T9: sealed by alice for herself and bob",
+            through,
+            readers=["alice", "bob"],
+            inside=SECRET,
+        ),
+        "advert_sealed_taken_by_other.jws": passes(
+            advert(descriptor=sealed(SECRET, [ALICE, BOB]), creator="bob", creator_key=key_hash(BOB.key.public_key())),
+            "T9: alice's sealed descriptor, copied into a topic of bob's: signed well, and opens for nobody",
+            through,
+            readers=[],
+        ),
+        "advert_sealed_nonsense.jws": passes(
+            advert(descriptor=sealed({"kind": "poem"}, [ALICE])),
+            "T9: something that is no descriptor is inside",
+            through,
+            readers=[],
+        ),
+        "advert_sealed_twice.jws": passes(
+            advert(descriptor=sealed({"kind": "sealed", "content": "A" * 64, "keys": []}, [ALICE])),
+            "T9: another sealed descriptor is inside",
+            through,
+            readers=[],
+        ),
+        "advert_without_hidden.jws": fails(
+            advert(hidden=None), "T18: does not say what it hides", through, "MalformedMessage", "hidden"
+        ),
+        "advert_hidden_not_a_digest.jws": fails(
+            advert(hidden=LISTS), "T18: the lists themselves where their digest belongs", through, "MalformedMessage", "hidden"
+        ),
+        "advert_with_lists_in_the_open.jws": fails(
+            advert(lists=LISTS), "T18: the lists beside their digest", through, "MalformedMessage", "lists"
         ),
         "advert_signed_by_entity.jws": fails(
             advert(ALICE), "T8: an entity signs its own advertisement", through, "TrustError", "which is not a node"
@@ -660,10 +768,16 @@ def requests() -> dict[str, Sample]:
     """What node n1 must say to a request, in the network of log_*.jws, at T0."""
     asked = "create"
     changed = "change"
-    advertised = change("advertise", {"uuid": UUID}, "advertise-0001", tail=VALID)
+    advertised = change("advertise", {"uuid": UUID, "opening": OPENING}, "advertise-0001", tail=VALID)
     head, _, _ = advertised.partition(b"~")
     renewal = {"uuid": UUID, "lifetime_seconds": 3600}
     huge = text(create_body(descriptor={"kind": "properties", "properties": {"x": 0}, "types": {"x": "float"}}))
+
+    spelt_otherwise = sealed(SECRET, [ALICE])
+    spelt_otherwise["keys"][0] = last_bit_flipped(spelt_otherwise["keys"][0].encode()).decode()
+
+    def listed(jti: str, lists: Any) -> bytes:
+        return create(jti, create_body(lists=lists))
 
     def create_text(jti: str, body: bytes) -> bytes:
         """A create whose body is text that no JSON writer would give."""
@@ -673,6 +787,15 @@ def requests() -> dict[str, Sample]:
 
     return {
         "create.jws": passes(create("create-0001"), "T1: a creation request", asked),
+        "create_with_lists.jws": passes(listed("create-0026", LISTS), "T18: names who may discover it", asked),
+        "create_sealed.jws": passes(
+            create("create-0027", create_body(descriptor=sealed(SECRET, [ALICE, BOB]))), "T9: a sealed topic", asked
+        ),
+        "peer.jws": passes(
+            envelope("peer", {"answers": True}, ALICE, iss=ALICE_NAME, aud="node:n1", jti="peer-0001"),
+            "T17: a queue for the time without nodes",
+            "question",
+        ),
         "advertise.jws": passes(advertised, "T7: the creator advertises", changed),
         "renew.jws": passes(change("renew", renewal, "renew-0001"), "T39: the owner renews", changed),
         "withdraw.jws": passes(change("withdraw", {"uuid": UUID}, "withdraw-0001"), "T39: the owner withdraws", changed),
@@ -700,6 +823,88 @@ def requests() -> dict[str, Sample]:
             "question",
         ),
         "hello_of_newcomer.jws": passes(hello(CAROL, "carol"), "first contact, with its chain", changed),
+        "create_sealed_with_tags_synopsis.jws": fails(
+            create(
+                "create-0028",
+                create_body(
+                    descriptor=sealed(SECRET, [ALICE]), synopsis={"type": "tags", "placeholder": "topic={uuid}, about=reactor"}
+                ),
+            ),
+            "T9: the synopsis tells what the descriptor hides",
+            asked,
+            "MalformedMessage",
+            "the synopsis of a sealed topic is its UUID alone",
+        ),
+        "create_sealed_keys_not_power_of_two.jws": fails(
+            create("create-0029", create_body(descriptor=sealed(SECRET, [ALICE, BOB], slots=5))),
+            "T9: five keys, which tell how many can read it",
+            asked,
+            "MalformedMessage",
+            "their number is a power of two",
+        ),
+        "create_sealed_three_keys.jws": fails(
+            create("create-0030", create_body(descriptor=sealed(SECRET, [ALICE, BOB, CAROL], slots=3))),
+            "T9: fewer keys than there must be",
+            asked,
+            "MalformedMessage",
+            "descriptor.keys",
+        ),
+        "create_sealed_second_base64_spelling.jws": fails(
+            create("create-0031", create_body(descriptor=spelt_otherwise)),
+            "T9: a key in a second spelling",
+            asked,
+            "MalformedMessage",
+            "the sealed content is not base64url",
+        ),
+        "create_list_names_nobody.jws": fails(
+            listed("create-0032", {"discover_allow": ["Alice"]}),
+            "T18: what is no id, institution or everyone",
+            asked,
+            "MalformedMessage",
+            "lists.discover_allow.0",
+        ),
+        "create_list_empty.jws": fails(
+            listed("create-0033", {"discover_allow": []}),
+            "T18: an allow list without anybody",
+            asked,
+            "MalformedMessage",
+            "lists.discover_allow",
+        ),
+        "create_list_twice.jws": fails(
+            listed("create-0034", {"discover_deny": ["bob", "bob"]}),
+            "T18: a name twice",
+            asked,
+            "MalformedMessage",
+            "lists.discover_deny",
+        ),
+        "create_list_too_long.jws": fails(
+            listed("create-0035", {"discover_deny": [f"e{number}" for number in range(501)]}),
+            "T18: 501 names",
+            asked,
+            "MalformedMessage",
+            "lists.discover_deny",
+        ),
+        "create_list_unknown.jws": fails(
+            listed("create-0036", {"publish_allow": ["bob"]}),
+            "a list that there is not",
+            asked,
+            "MalformedMessage",
+            "publish_allow",
+        ),
+        "create_brings_opening.jws": fails(
+            create("create-0037", create_body(opening=OPENING)),
+            "T18: an opening with a salt that the creator chose",
+            asked,
+            "MalformedMessage",
+            "opening",
+        ),
+        "advertise_without_opening.jws": fails(
+            change("advertise", {"uuid": UUID}, "advertise-0002", tail=VALID),
+            "T18: hides from the log what its advertisement hides",
+            changed,
+            "MalformedMessage",
+            "opening",
+        ),
         "create_own_uuid.jws": fails(
             create("create-0002", create_body(uuid=UUID)),
             "T4: brings its own UUID",
@@ -873,6 +1078,44 @@ def requests() -> dict[str, Sample]:
     }
 
 
+def sealed_messages() -> dict[str, Sample]:
+    """What node n1 must say to a sealed message: its bytes are those of discover.jws, or it does not open."""
+    through, question = "sealed", requests()["discover.jws"][0]
+    return {
+        "sealed_question.bin": passes(sealed_message(question, NODE, "good"), "T6: a question, sealed to the node", through),
+        "sealed_larger_step.bin": passes(
+            sealed_message(question, NODE, "step", size=16_384), "padded further than it had to be", through
+        ),
+        "sealed_to_other_node.bin": fails(
+            sealed_message(question, NODE_2, "other"), "T6: sealed to node n2", through, "TrustError", "not sealed to this key"
+        ),
+        "sealed_unpadded.bin": fails(
+            sealed_message(question, NODE, "bare", size=0), "its length shows", through, "TrustError", "not padded as ours are"
+        ),
+        "sealed_between_steps.bin": fails(
+            sealed_message(question, NODE, "between", size=8192),
+            "padded to another size",
+            through,
+            "TrustError",
+            "not padded as ours",
+        ),
+        "sealed_length_beyond_its_end.bin": fails(
+            sealed_message(question, NODE, "beyond", length=4093),
+            "says that it is longer than it is",
+            through,
+            "TrustError",
+            "not padded as ours are",
+        ),
+        "sealed_magic_of_version_1.bin": fails(
+            sealed_message(question, NODE, "magic", magic=b"\x00tdn1"),
+            "as before padding",
+            through,
+            "TrustError",
+            "is not sealed",
+        ),
+    }
+
+
 def log() -> list[tuple[str, bytes, dict[str, str]]]:
     """A log from its genesis on, with what becomes of each record; last a topic's whole life."""
     renewal = {"uuid": UUID, "lifetime_seconds": 3600}
@@ -897,38 +1140,74 @@ def log() -> list[tuple[str, bytes, dict[str, str]]]:
             "log_08_advertise_by_other.jws",
             record(
                 "advertise",
-                change("advertise", {"uuid": UUID}, "advertise-bob", sender=BOB, iss=name_of(BOB, "entity", "bob"), tail=VALID),
+                change(
+                    "advertise",
+                    {"uuid": UUID, "opening": OPENING},
+                    "advertise-bob",
+                    sender=BOB,
+                    iss=name_of(BOB, "entity", "bob"),
+                    tail=VALID,
+                ),
             ),
             {"status": "refused", "message": "only its creator"},
         ),
-        ("log_09_advertise.jws", record("advertise", change("advertise", {"uuid": UUID}, "advertise-ok", tail=VALID)), accepted),
         (
-            "log_10_signed_by_entity.jws",
+            "log_09_advertise_with_opening_of_other_lists.jws",
+            record("advertise", change("advertise", {"uuid": UUID, "opening": LISTED}, "advertise-listed", tail=VALID)),
+            {"status": "refused", "message": "the opening does not belong to the advertisement"},
+        ),
+        (
+            "log_10_advertise_with_opening_of_other_salt.jws",
+            record(
+                "advertise",
+                change("advertise", {"uuid": UUID, "opening": opening_of({}, "A" * 22)}, "advertise-salt", tail=VALID),
+            ),
+            {"status": "refused", "message": "the opening does not belong to the advertisement"},
+        ),
+        (
+            "log_11_advertise_without_opening.jws",
+            record("advertise", change("advertise", {"uuid": UUID}, "advertise-bare", tail=VALID)),
+            {"status": "void", "message": "opening"},
+        ),
+        (
+            "log_12_advertise.jws",
+            record("advertise", change("advertise", {"uuid": UUID, "opening": OPENING}, "advertise-ok", tail=VALID)),
+            accepted,
+        ),
+        (
+            "log_13_advertise_with_lists.jws",
+            record(
+                "advertise", change("advertise", {"uuid": OTHER_UUID, "opening": LISTED}, "advertise-other", tail=LISTED_ADVERT)
+            ),
+            accepted,
+        ),
+        (
+            "log_14_signed_by_entity.jws",
             record("tick", None, ALICE, "alice"),
             {"status": "void", "message": "not appended by the node"},
         ),
-        ("log_11_renew.jws", record("renew", change("renew", renewal, "renew-ok"), NODE_2, "n2"), accepted),
-        ("log_12_withdraw.jws", record("withdraw", change("withdraw", {"uuid": UUID}, "withdraw-ok")), accepted),
+        ("log_15_renew.jws", record("renew", change("renew", renewal, "renew-ok"), NODE_2, "n2"), accepted),
+        ("log_16_withdraw.jws", record("withdraw", change("withdraw", {"uuid": UUID}, "withdraw-ok")), accepted),
         (
-            "log_13_advertise_again.jws",
-            record("advertise", change("advertise", {"uuid": UUID}, "advertise-again", tail=VALID)),
+            "log_17_advertise_again.jws",
+            record("advertise", change("advertise", {"uuid": UUID, "opening": OPENING}, "advertise-again", tail=VALID)),
             {"status": "refused", "message": "a UUID never comes back"},
         ),
         (
-            "log_14_revoke_n2.jws",
+            "log_18_revoke_n2.jws",
             record(
                 "revoke",
                 by_operator("revoke", {"principal": "node:n2", "issued_until": rfc3339(T0), "keys": []}, "revoke-n2"),
             ),
             accepted,
         ),
-        ("log_15_tick_of_revoked.jws", record("tick", None, NODE_2, "n2"), {"status": "void", "message": "was revoked"}),
+        ("log_19_tick_of_revoked.jws", record("tick", None, NODE_2, "n2"), {"status": "void", "message": "was revoked"}),
     ]
 
 
 def build(folder: Path) -> None:
     """Write every sample and the index into a folder."""
-    samples = {**advertisements(), **other_statements(), **requests()}
+    samples = {**advertisements(), **other_statements(), **requests(), **sealed_messages()}
     records = log()
     index = {
         "about": "Signed samples with one flaw each, built by build.py; verified with roots.pem, at `now`.",
@@ -951,4 +1230,4 @@ def build(folder: Path) -> None:
 
 if __name__ == "__main__":
     build(HERE)
-    print(f"{len(list(HERE.glob('*.jws')))} samples in {HERE.name}/")
+    print(f"{len([*HERE.glob('*.jws'), *HERE.glob('*.bin')])} samples in {HERE.name}/")

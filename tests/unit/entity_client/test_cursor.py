@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from entity_client.discovery import Discovery
+from entity_client.discovery import Discovery, Wanted
 
 
 def discovery(cursor: str | None = None) -> Discovery:
     client = cast(Any, SimpleNamespace(seen=0))
-    return Discovery(client, cast(Any, None), query=None, nodes=frozenset(), limit=2, cursor=cursor)
+    return Discovery(client, cast(Any, None), wanted=Wanted(), nodes=frozenset(), limit=2, cursor=cursor)
 
 
 def test_the_earliest_end_counts() -> None:

@@ -8,6 +8,7 @@ from pki import T0, Pki
 
 from tdn.protocol.names import Role
 from tdn.rules import principals
+from tdn.rules.apply import RULES_VERSION
 from tdn.trust.credentials import Credentials
 
 
@@ -299,7 +300,7 @@ def test_the_operator_is_not_locked_out(net: LittleNetwork) -> None:
     log = net.log()
     outcome = log.put("revoke", net.revoke("operator:operator", until=T0 + DAY))
     assert outcome.status == "refused"
-    assert log.put("rules", net.request("rules", {"rules": 1}, net.operator)).status == "accepted"
+    assert log.put("rules", net.request("rules", {"rules": RULES_VERSION}, net.operator)).status == "accepted"
 
 
 # --- who may append ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, fresh_id, fresh_uuid, message_of, read_uuid
+from little_network import DAY, HOUR, MINUTE, NO_LISTS, SECOND, LittleNetwork, fresh_id, fresh_uuid, message_of, read_uuid
 from pki import T0, Pki
 
 from tdn.protocol.names import Role
@@ -71,7 +71,7 @@ def test_two_signatures_of_one_payload_are_one_advertisement(net: LittleNetwork)
     log = net.log()
     alice = net.entity("alice")
     uuid = fresh_uuid()
-    first, second = net.mint(alice, uuid=uuid), net.mint(alice, uuid=uuid)
+    first, second = (net.mint(alice, uuid=uuid, salt="0" * 22) for _ in range(2))
     assert first != second
     assert log.put("advertise", net.advertise(alice, first)).status == "accepted"
     assert log.put("advertise", net.advertise(alice, second)).status == "accepted"
@@ -108,7 +108,7 @@ def test_request_names_another_uuid(net: LittleNetwork) -> None:
 
 def test_advertise_without_advertisement(net: LittleNetwork) -> None:
     log = net.log()
-    outcome = log.put("advertise", net.request("advertise", {"uuid": fresh_uuid()}, net.entity("alice")))
+    outcome = log.put("advertise", net.request("advertise", {"uuid": fresh_uuid(), "opening": NO_LISTS}, net.entity("alice")))
     assert (outcome.status, message_of(outcome)) == ("refused", "the request carries no advertisement")
 
 

@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from little_network import HOUR, MINUTE, SECOND, LittleNetwork, read_uuid
+from little_network import HOUR, MINUTE, SECOND, LittleNetwork, payload_of, read_uuid
 from pki import T0
 
 from tdn.protocol import descriptor as descriptors
+from tdn.protocol.access import Asker
 from tdn.queries.string import compile_string
-from tdn.store.search import FoundTopic, Page, Reader
+from tdn.store.search import FoundTopic, Page, Reader, Search
 from tdn.store.view import View
+from tdn.trust import openings
 
 NET = LittleNetwork("search")
 BEGIN = ("", "")
+BOB = Asker("bob", "local")
+ALICE = Asker("alice", "local")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,7 @@ def pages(reader: Reader, query: str | None, limit: int, now: timedelta = timede
     found: list[FoundTopic] = []
     after: tuple[str, str] | None = BEGIN
     while after is not None:
-        page: Page = reader.discover(compiled, after=after, limit=limit, now=T0 + now)
+        page: Page = reader.discover(Search(BOB, T0 + now, compiled), after=after, limit=limit)
         assert len(page.topics) <= limit
         found += page.topics
         after = page.after
@@ -70,7 +74,7 @@ def test_pages_give_everything_once(reader: Reader, limit: int, query: str | Non
 
 
 def test_no_empty_page_follows_a_full_one(reader: Reader) -> None:
-    page = reader.discover(None, after=BEGIN, limit=11, now=T0)
+    page = reader.discover(Search(BOB, T0), after=BEGIN, limit=11)
     assert len(page.topics) == 11
     assert page.after is None
 
@@ -91,12 +95,25 @@ def test_ended_by_the_readers_clock(reader: Reader) -> None:
     assert late[0].changed
     assert reader.count_live(T0) == 11
     assert reader.count_live(T0 + 2 * HOUR) == 1
-    assert reader.topic(late[0].uuid, T0 + 5 * HOUR - SECOND) is not None
-    assert reader.topic(late[0].uuid, T0 + 5 * HOUR) is None
+    assert reader.topic(late[0].uuid, BOB, T0 + 5 * HOUR - SECOND) is not None
+    assert reader.topic(late[0].uuid, BOB, T0 + 5 * HOUR) is None
 
 
 def test_absent(reader: Reader) -> None:
-    assert reader.topic("00000000-0000-4000-8000-000000000000", T0) is None
+    assert reader.topic("00000000-0000-4000-8000-000000000000", BOB, T0) is None
+
+
+def test_the_owner_alone_is_told_what_is_hidden(reader: Reader) -> None:
+    """T18: the opening goes to the topic's owner, in answers and by UUID; to nobody else, and never to one without an id."""
+    for asker in (ALICE, BOB, Asker(None, "local")):
+        found = reader.discover(Search(asker, T0), limit=100).topics
+        shown = [reader.topic(topic.uuid, asker, T0) for topic in found]
+        assert len(found) == 11
+        for topic in (*found, *shown):
+            assert topic is not None
+            assert (topic.opening is not None) == (asker == ALICE)
+            if topic.opening is not None:
+                openings.read(topic.opening, str(payload_of(topic.advertisement)["hidden"]))
 
 
 def test_reader_cannot_write(reader: Reader) -> None:

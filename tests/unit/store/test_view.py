@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, Log, fresh_uuid, read_uuid
 from pki import T0
+from store_index import check_sound, owners
 
 from tdn.errors import LogDiverged, UnknownRules
+from tdn.protocol.access import Asker
+from tdn.protocol.times import parse_time
 from tdn.rules.state import EMPTY_HEAD, Outcome
 from tdn.store import schema
 from tdn.store.search import Reader
@@ -22,6 +26,7 @@ from tdn.store.view import View
 
 NET = LittleNetwork("store")
 OPENING = NET.opening(("alice", "bob"))
+BOB = Asker("bob", "local")
 
 
 def _prepare() -> list[bytes]:
@@ -108,12 +113,19 @@ def test_any_batching_gives_the_same_state(data: st.DataObject) -> None:
 def _compare_topics(path: Path, memory: Log) -> None:
     """The table that discovery reads says what the facts say."""
     db = sqlite3.connect(path)
-    rows = db.execute("SELECT uuid, live, created, expires, owner, seq, advertised FROM topics ORDER BY uuid").fetchall()
+    rows = db.execute("SELECT uuid, created, expires, duration, owner, seq, id FROM topics ORDER BY uuid").fetchall()
     db.close()
     assert rows == [
-        (uuid, int(fact["state"] == "live"), fact["created"], fact["expires"], fact["owner"], fact["seq"], fact["advertised"])
+        (uuid, fact["created"], fact["expires"], _seconds(fact), fact["owner"], fact["seq"], fact["advertised"])
         for uuid, fact in memory.state.all("topic")
+        if fact["state"] == "live"
     ]
+    assert owners(path)["topic_text"] == {row[-1] for row in rows}, "what has ended left the index of text too"
+    check_sound(path)
+
+
+def _seconds(fact: Mapping[str, Any]) -> int:
+    return int((parse_time(fact["expires"]) - parse_time(fact["created"])).total_seconds())
 
 
 def test_replay_from_nothing(tmp_path: Path) -> None:
@@ -148,7 +160,7 @@ def test_failure_in_the_middle_leaves_nothing(view: View) -> None:
     assert network is not None
     assert network["time"] == "2027-01-01T00:00:00Z"
     with closing(Reader(view.path)) as reader:
-        assert reader.topic(read_uuid(token), T0) is None
+        assert reader.topic(read_uuid(token), BOB, T0) is None
         assert reader.position() == position
     # And the view goes on.
     assert [outcome.status for _, outcome in view.apply_all(offsets(batch[:2], first=100))] == ["accepted", "accepted"]
@@ -212,10 +224,10 @@ def test_advertisement_is_kept_byte_for_byte(view: View) -> None:
     token = NET.mint(NET.entity("alice"))
     view.apply_all([(100, NET.record("advertise", NET.advertise(NET.entity("alice"), token)))])
     reader = Reader(view.path)
-    found = reader.topic(read_uuid(token), T0)
+    found = reader.topic(read_uuid(token), BOB, T0)
     reader.close()
     assert found is not None
-    assert found.advertisement.encode() == token
+    assert found.advertisement == token
     assert not found.changed
 
 

@@ -163,10 +163,11 @@ class LittleNetwork:
         lifetime: timedelta = HOUR,
         network: str | None = None,
         lists: Mapping[str, Any] | None = None,
+        salt: str | None = None,
         **body: Any,
     ) -> bytes:
         """An advertisement, minted as a node does it. What it hides is remembered for `advertise`."""
-        opening = {"access": {"salt": f"{next(_numbers):022d}", "value": dict(lists or {})}}
+        opening = {"access": {"salt": salt or f"{next(_numbers):022d}", "value": dict(lists or {})}}
         asked = envelope.authenticate(self.create(creator, lifetime=lifetime, at=at, **body), lambda _: creator.identity)
         token = statements.mint(
             asked, uuid=uuid or fresh_uuid(), network=network or self.id, opening=opening, node=node or self.node("n1"), now=at
