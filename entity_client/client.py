@@ -18,7 +18,7 @@ from entity_client.discovery import Discovery, Wanted
 from entity_client.objects import Decided, LocatedNode, Topic, read_topic
 from entity_client.session import Patience, Session
 from tdn.bus.address import load_connection
-from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
+from tdn.errors import Absent, BrokerUnavailable, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
 from tdn.protocol import jsontext, names, synopsis
 from tdn.protocol.access import Asker, Lists
 from tdn.protocol.names import Role, check_id, check_uuid
@@ -163,6 +163,7 @@ class EntityClient:
             decided = await self.advertise(topic)
         except TdnError as error:
             # Nothing is lost: the advertisement can still be advertised, within a day.
+            self._keep(topic)
             error.detail["advertisement"] = topic.token
             raise
         return replace(topic, receipt=decided.receipt)
@@ -170,14 +171,15 @@ class EntityClient:
     async def advertise(self, topic: Topic | str, *, opening: Opening | None = None) -> Decided:
         """Make a created topic, or its signed advertisement, known to all. Repeating it is harmless, and gives a receipt again.
 
-        `opening` is what the advertisement hides, as `create` gave it; without it, what was kept when it was created here.
+        `opening` is what the advertisement hides, as `create` gave it; without it, what was kept when it was created here, or what a
+        node tells the owner.
         """
         if isinstance(topic, str):
             # From outside, so not believed before it is verified; a Topic was.
             verified = statements.read_advertisement(topic.strip().encode(), self._identify)
         else:
             verified, opening = topic.advertisement, opening or topic.opening
-        opening = opening or self._kept(verified.uuid)
+        opening = opening or await self._opening_of(verified.uuid)
         openings.read(opening, verified.hidden)
         decided = await self._change("advertise", {"uuid": verified.uuid, "opening": opening}, tail=verified.token.encode())
         self._kept_path(verified.uuid).unlink(missing_ok=True)
@@ -274,11 +276,19 @@ class EntityClient:
 
     async def _seal(self, descriptor: Descriptor, readers: Iterable[str]) -> Descriptor:
         """The descriptor under a key for ourselves and some others, whose certificates the network knows."""
-        others = [await self.lookup(f"{Role.ENTITY}:{check_id(reader)}") for reader in dict.fromkeys(readers)]
+        others = [await self._reader_of(check_id(reader)) for reader in dict.fromkeys(readers)]
         keys = {identity.thumbprint: identity.public_key for identity in (self.identity, *others)}
         return sealed.seal_descriptor(
             descriptor, creator=self.identity.name.id, network=self._session.network, readers=list(keys.values())
         )
+
+    async def _reader_of(self, entity: str) -> Identity:
+        try:
+            return await self.lookup(f"{Role.ENTITY}:{entity}")
+        except Absent as error:
+            raise Absent(
+                f"the network does not know entity {entity} yet, so nothing can be sealed for it; it must have connected once, as with `entity --as {entity} locate`"
+            ) from error
 
     def _kept_path(self, uuid: str) -> Path:
         return self._session.credentials.folder / "unadvertised" / f"{uuid}.json"
@@ -290,14 +300,17 @@ class EntityClient:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             path.write_bytes(jsontext.canonical(dict(topic.opening or {})))
 
-    def _kept(self, uuid: str) -> Opening:
-        try:
-            opening: Opening = jsontext.parse(self._kept_path(uuid).read_bytes())
-        except OSError as error:
-            raise UsageError(
-                f"what topic {uuid} hides is not known here; give the JSON line that `entity create --no-advertise --json` printed"
-            ) from error
-        return opening
+    async def _opening_of(self, uuid: str) -> Opening:
+        """What a topic of ours hides: as it was kept here, or as a node tells its owner, where it is advertised already."""
+        with contextlib.suppress(OSError):
+            kept: Opening = jsontext.parse(self._kept_path(uuid).read_bytes())
+            return kept
+        with contextlib.suppress(Absent):
+            if (told := (await self.show(uuid)).opening) is not None:
+                return told
+        raise UsageError(
+            f"what topic {uuid} hides is not known here; give the JSON line that `entity create --no-advertise --json` printed"
+        )
 
     async def _ask_chosen(
         self, kind: str, body: Mapping[str, Any], *, key: Callable[[str], str], node_id: str | None = None

@@ -140,18 +140,20 @@ def test_after_all_of_that_everything_is_as_it_was(live: LiveNetwork) -> None:
     """Queues, exchanges and bindings are the nodes' own; nothing an entity tried has left anything."""
     queues = {queue["name"] for queue in live.manage("GET", "/queues/tdn")}
     ours = {names.CHANGES, names.DEAD, names.LOG, names.node_queue("n1"), names.node_queue("n2")}
-    assert {queue for queue in queues if not queue.startswith("Entity.")} == ours
+    assert {queue for queue in queues if not queue.startswith(("Entity.", "Peer."))} == ours
     exchanges = {exchange["name"] for exchange in live.manage("GET", "/exchanges/tdn")}
     assert {exchange for exchange in exchanges if not exchange.startswith("amq.")} == {
         "",
         names.REQUESTS,
         names.BROADCAST,
         names.REPLIES,
+        names.PEERS,
+        names.PEER_REPLIES,
     }
-    sources = {
-        binding["source"] for binding in live.manage("GET", "/bindings/tdn") if binding["destination"].startswith("Entity.")
-    }
-    assert sources <= {"", names.REPLIES}
+    allowed = {"Entity": {"", names.REPLIES}, "Peer": {"", names.PEERS, names.PEER_REPLIES}}
+    for binding in live.manage("GET", "/bindings/tdn"):
+        sources = allowed.get(binding["destination"].partition(".")[0])
+        assert sources is None or binding["source"] in sources, binding
     assert live.ready()
 
 

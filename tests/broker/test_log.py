@@ -136,7 +136,11 @@ async def test_a_doctored_store_convinces_nobody(mortal: LiveNetwork, connect: C
         changed = ".".join((header, signing.encode_segment(content), signature))
         assert changed != doctored.token
         with contextlib.closing(sqlite3.connect(store)) as db, db:
-            db.execute("UPDATE topics SET advertisement = ? WHERE uuid = ?", (changed, doctored.uuid))
+            ((seq, raw),) = db.execute(
+                "SELECT r.seq, r.raw FROM records r JOIN topics t ON t.id = r.seq WHERE t.uuid = ?", (doctored.uuid,)
+            ).fetchall()
+            assert doctored.token.encode() in raw
+            db.execute("UPDATE records SET raw = ? WHERE seq = ?", (raw.replace(doctored.token.encode(), changed.encode()), seq))
         await asyncio.to_thread(mortal.start, "n2")
 
         alone = client.discover("doctored", nodes=["n2"])

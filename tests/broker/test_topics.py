@@ -248,6 +248,8 @@ async def test_nobody_else_can_advertise_it(live: LiveNetwork, connect: Connect)
     creator, thief = await connect(live), await connect(live)
     topic = await creator.create(path("mine"), advertise=False)
     with pytest.raises(Refused, match="only its creator"):
+        await thief.advertise(topic.token, opening=topic.opening)
+    with pytest.raises(UsageError, match="hides is not known here"):
         await thief.advertise(topic.token)
     await creator.advertise(topic.token)
     for attempt in (thief.renew(topic.uuid, timedelta(days=2)), thief.withdraw(topic.uuid)):
@@ -287,7 +289,7 @@ async def test_a_uuid_that_ended_never_comes_back(live: LiveNetwork, connect: Co
     with pytest.raises(Refused, match="withdrawn"):
         await client.renew(topic.uuid, timedelta(days=1))
     with pytest.raises(Refused, match="never comes back"):
-        await client.advertise(topic.token)
+        await client.advertise(topic)
     assert (await client.withdraw(topic.uuid)).uuid == topic.uuid, "asked again: it is withdrawn"
     assert await everywhere(client, query) == [set(), set()]
 
