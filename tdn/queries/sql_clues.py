@@ -32,6 +32,7 @@ from tdn.queries.model import (
     contains_literal,
     microseconds,
 )
+from tdn.queries.sql_tokens import Constant
 from tdn.queries.sql_values import MIRRORED, OPPOSITE, Piece, moment, pieces
 
 #: Most values and texts in one clue. An index looks each of them up; a list of 400 UUIDs, which a query has room for, is still looked up.
@@ -122,7 +123,7 @@ def _compared(operator: str, operand: syntax.Expression, other: syntax.Expressio
     return Anything()
 
 
-def _property_ranges(operator: str, name: str, value: syntax.Constant) -> dict[str, _Range]:
+def _property_ranges(operator: str, name: str, value: Constant) -> dict[str, _Range]:
     if isinstance(value, bool):
         return {BOOLEAN + name: _range(operator, int(value))}
     if isinstance(value, (int, float)):
@@ -138,7 +139,7 @@ def _property_ranges(operator: str, name: str, value: syntax.Constant) -> dict[s
     return ranges
 
 
-def _field_ranges(operator: str, name: str, value: syntax.Constant) -> _Known:
+def _field_ranges(operator: str, name: str, value: Constant) -> _Known:
     if operator == "<>":
         return Anything()
     if name in _TIME_FIELDS:
