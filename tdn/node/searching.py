@@ -12,7 +12,7 @@ from typing import Any
 from tdn.protocol.access import Asker
 from tdn.protocol.times import parse_time
 from tdn.queries.compile import compile_query
-from tdn.queries.times import read_times
+from tdn.queries.times import ANY_TIME, read_times
 from tdn.store.search import FoundTopic, Reader, Search
 
 Result = tuple[dict[str, Any], Sequence[bytes]]
@@ -25,6 +25,7 @@ ANSWER_BYTES = 1_500_000
 def searcher(argument: dict[str, Any]) -> Callable[[dict[str, Any]], Result]:
     """What answers jobs, over the store at a path."""
     reader = Reader(Path(argument["store"]))
+    reader.let_signals_in()
     return lambda job: search(reader, job)
 
 
@@ -34,7 +35,7 @@ def search(reader: Reader, job: dict[str, Any]) -> Result:
         asker=Asker(job["entity"], job["institution"]),
         now=parse_time(job["now"]),
         query=compile_query(job["language"], job["query"]) if "query" in job else None,
-        times=read_times(job.get("times", {})),
+        times=read_times(job["times"]) if "times" in job else ANY_TIME,
         sealed=job.get("sealed", False),
     )
     if job.get("count"):

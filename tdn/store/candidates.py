@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,8 @@ from tdn.store.topics import as_stored
 
 #: So many topics are few: fetching and matching them takes a few milliseconds.
 _FEW = 1_000
+#: And so many are not worth a look at another part of the clue.
+_VERY_FEW = 10
 #: Rows walked in order before the index is asked again, with more patience.
 _STRIDE = 10_000
 #: Most topics that one part of a clue is followed to. Beyond it, walking the table is as good.
@@ -48,7 +50,8 @@ class Candidates:
         parts = [] if clue is None else _parts(clue)
         few = self._few(parts)
         if few is not None:
-            yield from self._fetch(few, after)
+            if few:
+                yield from self._fetch(few, after)
             return
         walk = self._walk(after)
         if not parts:
@@ -58,7 +61,7 @@ class Candidates:
             after = (row[0], row[1])
             yield row
         many = self._all(parts)
-        yield from walk if many is None else self._fetch(sorted(many), after)
+        yield from walk if many is None else self._fetch(many, after)
 
     def _walk(self, after: tuple[str, str]) -> Iterator[Row]:
         return self._db.execute(
@@ -67,22 +70,33 @@ class Candidates:
             {**self._values, "created": after[0], "uuid": after[1]},
         )
 
-    def _fetch(self, numbers: list[int], after: tuple[str, str]) -> Iterator[Row]:
+    def _fetch(self, numbers: Collection[int], after: tuple[str, str]) -> Iterator[Row]:
+        values = {**self._values, "created": after[0], "uuid": after[1]}
+        if len(numbers) == 1:
+            # The commonest case of all, and twice as fast without a table of numbers.
+            (values["number"],) = numbers
+            source, chosen = "topics t", "t.id = :number AND"
+        else:
+            values["numbers"] = json.dumps(sorted(numbers))
+            source, chosen = "json_each(:numbers) n CROSS JOIN topics t ON t.id = n.value", ""
         return self._db.execute(
-            f"{self._select} json_each(:numbers) n CROSS JOIN topics t ON t.id = n.value"
-            f" WHERE (t.created, t.uuid) > (:created, :uuid) AND {self._condition} ORDER BY t.created, t.uuid",
-            {**self._values, "numbers": json.dumps(numbers), "created": after[0], "uuid": after[1]},
+            f"{self._select} {source} WHERE {chosen} (t.created, t.uuid) > (:created, :uuid) AND {self._condition}"
+            " ORDER BY t.created, t.uuid",
+            values,
         )
 
     # --- which topics a clue leaves ---
 
-    def _few(self, parts: list[_Part]) -> list[int] | None:
-        """The topics that the first helpful part leaves, if they are few."""
+    def _few(self, parts: list[_Part]) -> set[int] | None:
+        """The topics that those parts leave together which leave few, until they are very few."""
+        left: set[int] | None = None
         for part in parts:
             found = self._up_to(part, _FEW)
             if found is not None:
-                return sorted(found)
-        return None
+                left = found if left is None else left & found
+                if len(left) <= _VERY_FEW:
+                    break
+        return left
 
     def _all(self, parts: list[_Part]) -> set[int] | None:
         """The topics that all parts leave which can be followed."""

@@ -18,7 +18,7 @@ from typing import Any
 from tdn.errors import UsageError
 from tdn.protocol.access import EVERYONE, INSTITUTION, Asker
 from tdn.protocol.times import format_time, whole_seconds
-from tdn.queries.model import FIELD, Clue, Query, Subject, Value, all_of
+from tdn.queries.model import FIELD, Anything, Clue, Query, Subject, Value, all_of
 from tdn.queries.times import ANY_TIME, Times
 from tdn.store.candidates import Candidates
 from tdn.store.facts import StoredFacts
@@ -85,6 +85,10 @@ class Reader(StoredFacts):
         )
         self._indexes = indexes
 
+    def let_signals_in(self) -> None:
+        """Come back to Python now and then while SQLite works, so that an alarm can interrupt a long step."""
+        self._db.set_progress_handler(lambda: 0, 100_000)
+
     def position(self) -> Position:
         return Position(*self._db.execute("SELECT seq, offset, head FROM position").fetchone())
 
@@ -102,24 +106,16 @@ class Reader(StoredFacts):
 
     def discover(self, search: Search, *, after: tuple[str, str] = ("", ""), limit: int) -> Page:
         """Topics that match, after a place in the order; one more than `limit` is looked for, to know whether there are more."""
-        self._db.execute("BEGIN")
-        try:
-            found: list[FoundTopic] = []
-            for row in self._matching(search, after):
-                if len(found) == limit:
-                    return Page(tuple(found), (found[-1].created, found[-1].uuid))
-                found.append(self._found(row, search.asker))
-            return Page(tuple(found), None)
-        finally:
-            self._db.execute("COMMIT")
+        found: list[FoundTopic] = []
+        for row in self._matching(search, after):
+            if len(found) == limit:
+                return Page(tuple(found), (found[-1].created, found[-1].uuid))
+            found.append(self._found(row, search.asker))
+        return Page(tuple(found), None)
 
     def count(self, search: Search) -> int:
         """How many topics match that the asker may see."""
-        self._db.execute("BEGIN")
-        try:
-            return sum(1 for _ in self._matching(search, ("", "")))
-        finally:
-            self._db.execute("COMMIT")
+        return sum(1 for _ in self._matching(search, ("", "")))
 
     def has_sealed(self, search: Search) -> bool:
         """Whether the asker may see sealed topics in these times, which no query finds."""
@@ -159,6 +155,8 @@ def _condition(search: Search) -> tuple[str, dict[str, Any]]:
     elif search.query is not None:
         conditions.append("t.descriptor_kind <> 'sealed'")
     times = search.times
+    if times is ANY_TIME:
+        return " AND ".join(conditions), values
     for name, column, relation, bound in (
         ("created_after", "created", ">=", times.created_after),
         ("created_before", "created", "<", times.created_before),
@@ -176,6 +174,8 @@ def _condition(search: Search) -> tuple[str, dict[str, Any]]:
 def _clue(search: Search) -> Clue:
     """What an index can use: of the query, and of the times apart from creation, which is the order of the table itself."""
     times = search.times
+    if times is ANY_TIME:
+        return Anything() if search.query is None else search.query.clue
     clues: list[Clue] = []
     if times.expires_after is not None or times.expires_before is not None:
         clues.append(Value(f"{FIELD}expires", _text_or_none(times.expires_after), _text_or_none(times.expires_before)))
