@@ -240,8 +240,6 @@ def _text(test: str, token: Any, literal: str, scope: _Scope) -> Clue:
         return _text(test, token[0], literal, scope)
     if not _nodes(token, scope):
         return Anything()
-    if not literal:
-        return _nonempty(token, scope)
     last = _last_step(token, scope)
     if last is not None and test in ("=", "starts-with"):
         return all_of(_nonempty(token, scope), contains_literal(f"@{last}={literal}"))

@@ -86,7 +86,6 @@ _FN: dict[str, tuple[int, ...]] = {
     "subsequence": (2, 3),
     "distinct-values": (1,),
     "index-of": (2,),
-    "deep-equal": (2,),
     "unordered": (1,),
     "zero-or-one": (1,),
     "one-or-more": (1,),
@@ -212,5 +211,5 @@ def refusal(uri: str, local: str, arity: int | None) -> tuple[str, str] | None:
 
 
 _COLLATED = words(
-    "contains starts-with ends-with substring-before substring-after contains-token compare min max distinct-values index-of deep-equal sort"
+    "contains starts-with ends-with substring-before substring-after contains-token compare min max distinct-values index-of sort"
 )

@@ -5,11 +5,12 @@ Functions that are not allowed are not in its table of symbols at all, so no way
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from elementpath import tdop
 from elementpath.collations import UNICODE_CODEPOINT_COLLATION
-from elementpath.datatypes import Integer
+from elementpath.datatypes import Integer, UntypedAtomic
 from elementpath.xpath31 import XPath31Parser
 from elementpath.xpath_tokens import ProxyToken, XPathFunction
 
@@ -50,6 +51,20 @@ class Range(_To):  # type: ignore[misc]
         return list(range(first, last + 1))
 
 
+def _comparing_texts(symbol: str) -> Any:
+    """A general comparison whose two sides are untyped compares strings. elementpath 5.1 makes numbers of them: `//a < //b` for 9 and 10."""
+    base: Any = XPath31Parser.symbol_table[symbol]
+
+    def iter_comparison_data(self: Any, context: Any) -> Iterator[tuple[Any, Any]]:
+        for left, right in base.iter_comparison_data(self, context):
+            if isinstance(left, UntypedAtomic) and isinstance(right, UntypedAtomic):
+                yield str(left.value), str(right.value)
+            else:
+                yield left, right
+
+    return type(f"Comparison{base.__name__}", (base,), {"iter_comparison_data": iter_comparison_data})
+
+
 _Arrow: Any = XPath31Parser.symbol_table["=>"]
 
 
@@ -81,4 +96,5 @@ def _allowed(token_class: Any) -> bool:
 
 Parser.symbol_table = {name: token_class for name, token_class in Parser.symbol_table.items() if _allowed(token_class)}
 Parser.symbol_table.update({"matches": Matches, "replace": Replace, "tokenize": Tokenize, "to": Range, "=>": Arrow})
+Parser.symbol_table.update({symbol: _comparing_texts(symbol) for symbol in ("=", "!=", "<", ">", "<=", ">=")})
 Parser.tokenizer = None

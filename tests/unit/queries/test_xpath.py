@@ -124,6 +124,9 @@ def test_strings_are_not_numbers() -> None:
     """XPath 3.1 compares untyped text with a string as strings, where XPath 1.0 would make numbers of them."""
     assert not compile_xpath("/r/price < '10'").matches(topic("<r><price>9</price></r>"))
     assert compile_xpath("/r/price < 10").matches(topic("<r><price>9</price></r>"))
+    assert not compile_xpath("/r/a < /r/b").matches(topic("<r><a>9</a><b>10</b></r>"))
+    assert compile_xpath("/r/a > /r/b").matches(topic("<r><a>abc</a><b>abb</b></r>"))
+    assert compile_xpath("/r/a/number() < /r/b/number()").matches(topic("<r><a>9</a><b>10</b></r>"))
 
 
 @pytest.mark.parametrize(
@@ -402,6 +405,12 @@ def literal_texts(clue: Clue) -> set[str]:
         ("//sensor[@id = 'x42' and unit = 'hPa']", {"<sensor>", "@id=x42", "<unit>", "hpa"}),
         ("//sensor/unit/string() = 'hPa'", {"<sensor>", "<unit>", "hpa"}),
         ("not(//sensor)", set()),
+        ("//sensor except //unit", {"<sensor>"}),
+        ("//sensor intersect //unit/..", {"<sensor>", "<unit>"}),
+        ("//sensor[not(@id = 'x42')]", {"<sensor>"}),
+        ("//sensor ! unit", {"<sensor>", "<unit>"}),
+        ("(//sensor, 1)", set()),
+        ("//sensor/@id = ''", {"<sensor>", "@id="}),
         ("empty(//sensor)", set()),
         ("//sensor = ''", {"<sensor>"}),
         ("contains(//sensor, '')", set()),
