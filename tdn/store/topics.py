@@ -170,7 +170,7 @@ def as_stored(value: Scalar) -> Scalar:
         try:
             return float(value)
         except OverflowError:
-            return math.copysign(math.inf, value)
+            return math.inf if value > 0 else -math.inf
     return value
 
 
