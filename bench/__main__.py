@@ -1,4 +1,4 @@
-"""`python -m bench [creation|throughput|replay …]`: all of them, or those named, on a private network of its own."""
+"""`python -m bench [creation|throughput|replay|discovery …]`: all of them, or those named, on a private network of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import creation, replay, throughput
+from bench import creation, discovery, replay, throughput
 from tdn.local.home import Home
 from tdn.local.network import Network
 
@@ -18,14 +18,19 @@ BENCHMARKS = {"creation": creation.measure, "throughput": throughput.measure, "r
 
 
 def main() -> int:
-    wanted = sys.argv[1:] or list(BENCHMARKS)
-    if unknown := [name for name in wanted if name not in BENCHMARKS]:
-        print(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+    known = [*BENCHMARKS, "discovery"]
+    wanted = sys.argv[1:] or known
+    if unknown := [name for name in wanted if name not in known]:
+        print(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}; figures from shared machines: read the ratios")
     folder = Path(tempfile.mkdtemp(prefix="tdn-bench-"))
     try:
         for name in wanted:
+            if name == "discovery":
+                # It makes networks of its own, whose stores are filled.
+                discovery.run(folder / name)
+                continue
             network = Network(Home(folder / name))
             network.up()
             try:

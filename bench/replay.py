@@ -21,11 +21,12 @@ from tdn.bus.log import Appender, last_offset
 from tdn.local.home import Home
 from tdn.local.network import Network
 from tdn.protocol import names
+from tdn.protocol.access import Lists
 from tdn.protocol.descriptor import text
 from tdn.protocol.names import Role, mint_uuid
 from tdn.replica.replica import Replica
 from tdn.rules.apply import write_record
-from tdn.trust import credentials, envelope, statements
+from tdn.trust import credentials, envelope, openings, statements
 from tdn.trust.credentials import Credentials
 
 ADVERTISEMENTS = int(os.environ.get("TDN_BENCH_RECORDS", "100000"))
@@ -93,10 +94,10 @@ def _record(number: int, node: Credentials, entity: Credentials, audience: str, 
     raw = envelope.write("create", body, entity, audience=node.identity.name.principal, now=now, life=timedelta(minutes=1))
     request = envelope.authenticate(raw, lambda header: entity.identity)
     uuid = mint_uuid()
-    advertisement = statements.mint(request, uuid=uuid, network=network, node=node, now=now)
-    change = envelope.write(
-        "advertise", {"uuid": uuid}, entity, audience=audience, now=now, life=timedelta(days=1), tail=advertisement
-    )
+    opening = openings.conceal(Lists())
+    advertisement = statements.mint(request, uuid=uuid, network=network, opening=opening, node=node, now=now)
+    body = {"uuid": uuid, "opening": opening}
+    change = envelope.write("advertise", body, entity, audience=audience, now=now, life=timedelta(days=1), tail=advertisement)
     return write_record("advertise", node, now, change)
 
 
