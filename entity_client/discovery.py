@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,10 @@ logger = logging.getLogger(__name__)
 #: Sealed topics asked for at a time, where a query is matched on them here.
 _SEALED_AT_ONCE = 1000
 
-Arrivals = asyncio.Queue[Topic | None]
+#: How long what has come is held back for a node that may have an earlier topic. Only one that hangs, or just died, takes longer.
+_TOGETHER_SECONDS = 0.5
+#: The source that stands for nodes that are not located yet. No node has this id.
+_LOCATING = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,61 @@ class Wanted:
         if times := self.times.as_object():
             body["times"] = times
         return body
+
+
+class Arrivals:
+    """Topics from several sources, each in the order of answers, made one stream in that order.
+
+    Nodes store different topics, and one may be quick. If its topics were shown as they come, a limit would be used up by later topics
+    again and again, and the earlier ones of another node never be reached. A source that is late is not waited for any longer.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Topic]] = {}
+        self._open: set[str] = set()
+        self._late: set[str] = set()
+        self._news = asyncio.Event()
+
+    def begin(self, source: str) -> None:
+        self._waiting.setdefault(source, deque())
+        self._open.add(source)
+
+    def add(self, source: str, topic: Topic) -> None:
+        self._waiting[source].append(topic)
+        self._late.discard(source)
+        self._news.set()
+
+    def end(self, source: str) -> None:
+        self._open.discard(source)
+        self._news.set()
+
+    async def __aiter__(self) -> AsyncIterator[Topic]:
+        """Until every source has ended."""
+        while True:
+            while (topic := self._next()) is not None:
+                yield topic
+            if not self._open:
+                return
+            self._news.clear()
+            held_back = any(self._waiting.values())
+            try:
+                async with asyncio.timeout(_TOGETHER_SECONDS if held_back else None):
+                    while not self._wakes(held_back):
+                        await self._news.wait()
+                        self._news.clear()
+            except TimeoutError:
+                self._late |= self._missing()
+
+    def _wakes(self, held_back: bool) -> bool:
+        """Whether there is something to show, or a reason to begin to wait for the rest; or nothing more to come."""
+        return not self._open or (any(self._waiting.values()) and (not held_back or not self._missing()))
+
+    def _missing(self) -> set[str]:
+        return {source for source in self._open - self._late if not self._waiting[source]}
+
+    def _next(self) -> Topic | None:
+        heads = [(topics[0].place, source) for source, topics in self._waiting.items() if topics]
+        return self._waiting[min(heads)[1]].popleft() if heads and not self._missing() else None
 
 
 class Discovery:
@@ -90,13 +149,14 @@ class Discovery:
         return self._run()
 
     async def _run(self) -> AsyncIterator[Topic]:
-        arrived: Arrivals = asyncio.Queue()
+        arrived = Arrivals()
+        arrived.begin(_LOCATING)
         errors: list[TdnError] = []
         feeding = asyncio.create_task(self._feed(arrived, errors))
         shown: dict[str, str] = {}
         left_out: set[str] = set()
         try:
-            while (topic := await arrived.get()) is not None:
+            async for topic in arrived:
                 if topic.uuid in shown:
                     continue
                 if len(shown) == self._limit:
@@ -126,11 +186,13 @@ class Discovery:
                     if self._nodes and node.id not in self._nodes:
                         continue
                     if node.id in self._nodes or node.serves(self._client.asker):
+                        arrived.begin(node.id)
                         asking.append(asyncio.create_task(self._ask(node, arrived, errors)))
                     else:
                         self.declined.add(node.id)
                     if self._nodes and len(asking) == len(self._nodes):
                         break
+            arrived.end(_LOCATING)
             await asyncio.gather(*asking)
             self.silent |= self._nodes - self.answered - self.failed.keys() - self.declined
         except NoNodeAnswered as error:
@@ -143,7 +205,7 @@ class Discovery:
         finally:
             for task in asking:
                 task.cancel()
-            arrived.put_nowait(None)
+            arrived.end(_LOCATING)
 
     async def _ask_peers(self, arrived: Arrivals, errors: list[TdnError]) -> None:
         try:
@@ -153,7 +215,9 @@ class Discovery:
                     continue
                 # What a peer says matches is looked at again: nobody else has checked it.
                 if self._wanted.times.admit(topic.advertisement.created, topic.expires) and self._matches(topic):
-                    arrived.put_nowait(topic)
+                    arrived.begin(peer)
+                    arrived.add(peer, topic)
+                    arrived.end(peer)
                 self.peers.add(peer)
         except TdnError as error:
             errors.append(error)
@@ -162,16 +226,17 @@ class Discovery:
         """Ask one node, and again from its cursor on, until it has given as many topics as are wanted, or all."""
         body = dict(self._body)
         try:
-            sealed = False
             while True:
-                given, reply = await self._ask_once(node, body, arrived)
-                cursor, sealed = reply.get("cursor"), sealed or "sealed" in reply
+                given, held, reply = await self._ask_once(node, body, arrived)
+                cursor = reply.get("cursor")
+                if "sealed" in reply:
+                    held += await self._ask_sealed(node, body.get("cursor"), cursor)
+                    for topic in sorted(held, key=lambda topic: topic.place):
+                        arrived.add(node.id, topic)
                 if cursor is None or given == 0 or given >= body["limit"]:
                     break
                 body |= {"cursor": cursor, "limit": body["limit"] - given}
             self._note_cursor(cursor)
-            if sealed:
-                await self._ask_sealed(node, cursor, arrived)
             self.answered.add(node.id)
         except TdnError as error:
             errors.append(error)
@@ -181,26 +246,33 @@ class Discovery:
                 self.silent.add(node.id)
             else:
                 self.failed[node.id] = str(error)
+        finally:
+            arrived.end(node.id)
 
-    async def _ask_sealed(self, node: LocatedNode, until: str | None, arrived: Arrivals) -> None:
-        """Fetch the sealed topics of these times, as far as the others went, and keep those that we can open and that match."""
-        body: dict[str, Any] = {name: self._body[name] for name in ("after", "times", "cursor") if name in self._body}
+    async def _ask_sealed(self, node: LocatedNode, since: str | None, until: str | None) -> list[Topic]:
+        """The sealed topics between two places that we can open and that match."""
+        body: dict[str, Any] = {name: self._body[name] for name in ("after", "times") if name in self._body}
         body |= {"limit": _SEALED_AT_ONCE, "sealed": True}
-        inside: Arrivals = asyncio.Queue()
+        if since is not None:
+            body["cursor"] = since
+        matching: list[Topic] = []
         while True:
-            given, reply = await self._ask_once(node, body, inside)
-            while not inside.empty():
-                topic = inside.get_nowait()
-                if topic is not None and (until is None or topic.place <= until) and self._matches(topic):
-                    arrived.put_nowait(topic)
+            given, topics, reply = await self._ask_once(node, body, None)
+            matching += [topic for topic in topics if (until is None or topic.place <= until) and self._matches(topic)]
             cursor = reply.get("cursor")
             if cursor is None or given == 0 or (until is not None and cursor >= until):
-                return
+                return matching
             body["cursor"] = cursor
 
-    async def _ask_once(self, node: LocatedNode, body: dict[str, Any], arrived: Arrivals) -> tuple[int, dict[str, Any]]:
-        """One answer in its pages: how many topics it gave, and what its last page says."""
+    async def _ask_once(
+        self, node: LocatedNode, body: dict[str, Any], arrived: Arrivals | None
+    ) -> tuple[int, list[Topic], dict[str, Any]]:
+        """One answer in its pages: how many topics it gave, those that have not been passed on, and what its last page says.
+
+        Topics are passed on page by page, unless there are sealed ones to be put between them.
+        """
         expected, given = 1, 0
+        held: list[Topic] = []
         patience = Patience(self._client.timeout)
         answers = self._session.ask("discover", body, node.identity, key=names.topics_key(node.id), patience=patience)
         async with contextlib.aclosing(answers):
@@ -211,10 +283,12 @@ class Discovery:
                 given += reply.body["count"]
                 for line in (reply.tail or b"").split(b"\n") if reply.body["count"] else ():
                     topic = self._read(node.id, line)
-                    if topic is not None:
-                        arrived.put_nowait(topic)
+                    if topic is not None and (arrived is None or "sealed" in reply.body):
+                        held.append(topic)
+                    elif topic is not None and arrived is not None:
+                        arrived.add(node.id, topic)
                 if reply.body["last"]:
-                    return given, dict(reply.body)
+                    return given, held, dict(reply.body)
         raise NoNodeAnswered(f"node {node.id} did not answer in time")
 
     def _read(self, giver: str, line: bytes) -> Topic | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tdn.queries.compile import compile_query
+from tdn.queries.compile import compile_query, load_languages
 from tdn.queries.model import Subject, finds
+
+# Nobody but that process imports this module, and it must not be interrupted in the middle of an import.
+load_languages()
 
 
 def matcher(argument: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[bytes]]]:

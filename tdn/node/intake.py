@@ -18,6 +18,7 @@ from typing import Any
 from tdn.bus import topology
 from tdn.bus.connection import Broker, Channel, Connection, Delivery
 from tdn.bus.direct import DirectReplies
+from tdn.confined.frames import WorkFailed
 from tdn.confined.lanes import Lanes
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
@@ -289,6 +290,11 @@ class Intake:
             # Saxon cannot be interrupted, so XQuery has workers that nobody else waits for.
             result = await post.lanes.run(job, asker=asker, heavy=job.get("language") == "xquery")
             return list(questions.discovered(post.desk, result, now))
+        except WorkFailed as error:
+            # Ours to look into. Its asker is told all the same: silence means that no node is there (T17).
+            logger.error("a discovery failed: %s", error)
+            post.counts["failed"] += 1
+            raise Refused("the query could not be evaluated here; write it in another way, or ask another node") from error
         finally:
             self._looking[asker] -= 1
             if not self._looking[asker]:

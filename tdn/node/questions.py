@@ -152,7 +152,8 @@ def discovered(desk: Desk, result: Result, now: datetime) -> Iterator[Answer]:
         page: dict[str, Any] = {"page": number, "last": last, "count": len(page_lines)}
         if last and after is not None:
             page["cursor"] = _write_cursor(after)
-        if last and result[0]["sealed"]:
+        if result[0]["sealed"]:
+            # On every page: who reads them must know before it shows the first topic that others belong in between.
             page["sealed"] = True
         yield Answer("discovered", page, b"\n".join(page_lines) if page_lines else None)
 

@@ -89,7 +89,7 @@ class Node:
         self._served = False
         limits = settings.limits
         self._lanes = Lanes(
-            "tdn.node.searching:searcher",
+            "tdn.node.search_process:searcher",
             {"store": str(settings.store)},
             limits=Limits(slow_seconds=limits.query_seconds, memory_bytes=limits.query_memory_mb * 1024 * 1024),
         )

@@ -17,6 +17,14 @@ def compile_query(language: str, text: str) -> Query:
     return _compiler(language)(text)
 
 
+def load_languages() -> None:
+    """Import every compiler now. A process in which queries are interrupted does so first: an import that is cut off half way is of no
+    use to the next query either.
+    """
+    for language in LANGUAGES:
+        _compiler(language)
+
+
 def _compiler(language: str) -> Callable[[str], Query]:
     # Imported when needed: a command that asks in one language does not wait until the parsers of all five are loaded.
     if language == "string":
