@@ -56,6 +56,48 @@ def mortal(_mortal: LiveNetwork) -> LiveNetwork:
     return _mortal
 
 
+#: What makes the nodes of the particular network particular.
+REALM = """
+[policy]
+realm = "physics"
+"""
+TIGHT = """
+[limits]
+query_seconds = 2.0
+query_memory_mb = 300
+queries_per_second = 0.2
+queries_burst = 12
+"""
+SHORT = """
+[limits]
+query_seconds = 2.0
+query_memory_mb = 300
+"""
+#: No tick of any node for so long, and its guard lets entities ask each other.
+SILENCE_SECONDS = 4.0
+
+
+@pytest.fixture(scope="session")
+def _particular(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
+    network = LiveNetwork(tmp_path_factory.mktemp("particular network") / "home")
+    os.environ["TDN_SILENCE_SECONDS"] = str(SILENCE_SECONDS)
+    try:
+        network.issue_nodes({"n1": SHORT, "n2": REALM, "n3": TIGHT})
+        network.up(nodes=3)
+        yield network
+    finally:
+        del os.environ["TDN_SILENCE_SECONDS"]
+        network.end()
+
+
+@pytest.fixture
+def particular(_particular: LiveNetwork) -> LiveNetwork:
+    """Three nodes with settings of their own, which a test may stop: n1 stops long queries early, n2 serves institution physics alone, n3
+    also lets nobody ask often. Its guard takes short silence for the absence of nodes."""
+    _particular.up()
+    return _particular
+
+
 @pytest.fixture
 def entity(live: LiveNetwork) -> Path:
     """Credentials of a new entity in the shared network."""

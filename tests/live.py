@@ -87,6 +87,30 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and what those have started: of a node, its template and the workers that search."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                state, parent = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:2]
+                if state != "Z":
+                    children.setdefault(int(parent), []).append(int(entry.name))
+    found, new = [], [pid]
+    while new:
+        new = [child for parent in new for child in children.get(parent, ())]
+        found += new
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; what has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 @dataclass(frozen=True)
 class Ran:
     """What a command did."""
@@ -150,9 +174,11 @@ class LiveNetwork:
         """End all of it, as a power cut would, and make sure that nothing is left."""
         if not self.home.exists:
             return
+        searching = [pid for node in self.nodes() for pid in self.searching(node)]
         for role in (Role.NODE, Role.GUARD):
             for name in self.home.ids(role):
                 self.network.process(role, name).kill_hard()
+        wait_for(lambda: not any(map(is_alive, searching)), "the searching processes to end with their nodes")
         broker: Any = self.network.broker()
         broker.kill_hard()
         left = processes_of(self.home.folder)
@@ -187,6 +213,26 @@ class LiveNetwork:
 
     def nodes(self) -> list[str]:
         return self.home.ids(Role.NODE)
+
+    def searching(self, node: str) -> list[int]:
+        """The processes that search for a node: the template, and the workers that it forks."""
+        pid = self.network.process(Role.NODE, node).pid
+        return descendants(pid) if pid is not None else []
+
+    def issue_nodes(self, settings: dict[str, str]) -> None:
+        """Nodes with a `node.toml` of their own, before the network is started for the first time."""
+        self.network.operator.found()
+        for node, text in settings.items():
+            self.network.operator.issue(Role.NODE, node)
+            self._settings_of(node).write_text(text, "utf-8")
+
+    def configure(self, node: str, settings: str) -> None:
+        """Give a node another `node.toml`, and start it again with it."""
+        self._settings_of(node).write_text(settings, "utf-8")
+        self.network.restart(Role.NODE, node)
+
+    def _settings_of(self, node: str) -> Path:
+        return self.home.credentials(Role.NODE, node) / "node.toml"
 
     # --- who is there ---
 
@@ -413,6 +459,11 @@ class RawEntity:
     def question(self, body: bytes, node: str, **rest: Any) -> None:
         """To one node."""
         self.publish(names.topics_key(node), body, path=names.QUESTION_PATH, **rest)
+
+    def ask(self, kind: str, body: Any, node: str = "n1") -> Envelope:
+        """A question to one node that no client has looked at, and its first answer."""
+        self.question(self.seal(self.claim(kind, body, audience=f"node:{node}"), node), node)
+        return self.reply()
 
     def hello(self) -> Envelope:
         """Introduce ourselves and read our reply queue from now on."""

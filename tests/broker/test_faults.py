@@ -77,7 +77,7 @@ async def test_node_killed_between_request_and_answer(mortal: LiveNetwork, conne
     raw.hello()
     with mortal.paused("n1"):
         for topic in topics:
-            raw.change(raw.write("advertise", {"uuid": topic.uuid}, tail=topic.token.encode()))
+            raw.change(raw.write("advertise", {"uuid": topic.uuid, "opening": topic.opening}, tail=topic.token.encode()))
         # Shared out in turn: the other one's half is answered, the rest lies with the one that hangs.
         receipts = [receipt(raw.reply(), raw) for _ in range(4)]
         assert raw.more_replies() == 0
@@ -117,7 +117,7 @@ async def test_node_dies_between_the_log_and_the_answer(
         mortal.stop(node)
     monkeypatch.setattr("tdn.node.service.Changes", Dying)
     async with node_in_this_process(mortal, "n1"):
-        raw.change(raw.write("advertise", {"uuid": topic.uuid}, tail=topic.token.encode()))
+        raw.change(raw.write("advertise", {"uuid": topic.uuid, "opening": topic.opening}, tail=topic.token.encode()))
         await until(lambda: decided, "the log to decide")
         assert raw.more_replies() == 0
     monkeypatch.undo()
@@ -153,7 +153,7 @@ async def test_a_lost_answer(mortal: LiveNetwork, connect: Connect) -> None:
     folder = mortal.entity()
     client = await connect(mortal, folder)
     (topic,) = await minted(client, 1)
-    body, tail = {"uuid": topic.uuid}, topic.token.encode()
+    body, tail = {"uuid": topic.uuid, "opening": topic.opening}, topic.token.encode()
     raw = RawEntity(mortal, folder)
     raw.introduce()
     raw.change(raw.write("advertise", body, tail=tail, message_id="the-first-time"))
