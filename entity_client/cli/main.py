@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -312,21 +313,33 @@ def _times(arguments: argparse.Namespace) -> Times:
 
 async def _answer(client: EntityClient, arguments: argparse.Namespace) -> None:
     answering = client.answering()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # It is meant to run until it is told to end, so that is no failure.
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def announce() -> None:
         await answering.ready.wait()
         note(f"ready to answer for {answering.topics} topics of {client.identity.name.id} while no node is there; Ctrl-C ends it")
 
-    announcing = asyncio.create_task(announce())
-    try:
+    async def tell() -> None:
         async with contextlib.aclosing(answering.run()) as answered:
             async for answer in answered:
                 if arguments.json:
                     emit(answer.as_object())
                 else:
                     output.say(f"answered {answer.asker}: {answer.topics} topics")
+
+    telling = asyncio.create_task(tell())
+    others = [asyncio.create_task(announce()), asyncio.create_task(stop.wait())]
+    try:
+        await asyncio.wait([telling, others[1]], return_when=asyncio.FIRST_COMPLETED)
+        if telling.done():
+            telling.result()
     finally:
-        announcing.cancel()
+        for task in (telling, *others):
+            task.cancel()
+        await asyncio.gather(telling, *others, return_exceptions=True)
 
 
 _LINE = "{:36}  {:16}  {:10}  {}"
