@@ -51,7 +51,7 @@ def read(folder: Path) -> tuple[Policy, NodeLimits]:
         if unknown := sorted(values.keys() - {"policy", "limits"}):
             raise UsageError(f"[{unknown[0]}] is unknown; there are [policy] and [limits]")
         return read_policy(_table(values, "policy")), _limits(_table(values, "limits"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from error
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}") from error

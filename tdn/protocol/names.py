@@ -140,4 +140,6 @@ def peer_queue(owner: Name, session: str) -> str:
 
 def owns_queue(owner: Name, queue: str) -> bool:
     _, _, session = queue.rpartition(".")
-    return is_session(session) and queue in (reply_queue(owner, session), peer_queue(owner, session))
+    if not is_session(session):
+        return False
+    return queue == reply_queue(owner, session) or (owner.role is Role.ENTITY and queue == peer_queue(owner, session))

@@ -29,7 +29,8 @@ FEWEST_KEYS = 4
 MOST_KEYS = 256
 #: Content is rounded up to a power of two from here on.
 _SMALLEST_CONTENT = 256
-#: Largest descriptor that can be sealed, in bytes of JSON: with base64 it still fits into an advertisement, 64 keys included.
+#: Largest descriptor that can be sealed, in bytes of JSON: with base64 twice it still fits into an advertisement, with 16 keys. For more
+#: readers it must be shorter, 32 KiB for 64 of them; the node that mints it says so.
 MAX_SEALED_BYTES = 65_536
 
 

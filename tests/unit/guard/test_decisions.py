@@ -27,6 +27,8 @@ EXCHANGES = (
     names.REQUESTS,
     names.BROADCAST,
     names.REPLIES,
+    names.PEERS,
+    names.PEER_REPLIES,
     "3f0c9b52-7a1e-4c83-9d41-5b8e6f207a11",
     "unheard.of",
     "*",
@@ -42,6 +44,15 @@ QUEUES = (
     f"Entity.bob.{SESSION}",
     f"Operator.operator.{SESSION}",
     f"Guard.guard.{SESSION}",
+    f"Peer.alice.{SESSION}",
+    f"Peer.bob.{SESSION}",
+    f"Peer.operator.{SESSION}",
+    f"Peer.guard.{SESSION}",
+    "Peer.alice",
+    "Peer.alice.*",
+    f"peer.alice.{SESSION}",
+    f"Peer.alice.{SESSION.upper()}",
+    f"Peer.alice.bob.{SESSION}",
     "Entity.alice",
     "Entity.alice.*",
     "Entity.alice.#",
@@ -81,11 +92,45 @@ def test_entity_writes_requests_and_reads_its_own_replies(net: LittleNetwork, kn
     assert allowed(know, login(net.entity("alice"))) == {
         ("exchange", names.REQUESTS, "write"),
         ("queue", f"Entity.alice.{SESSION}", "read"),
+        ("queue", f"Peer.alice.{SESSION}", "read"),
     }
     assert allowed(know, login(net.entity("bob"))) == {
         ("exchange", names.REQUESTS, "write"),
         ("queue", f"Entity.bob.{SESSION}", "read"),
+        ("queue", f"Peer.bob.{SESSION}", "read"),
     }
+
+
+def test_entities_write_to_each_other_only_while_no_node_is_there(net: LittleNetwork, log: Log, know: Knowledge) -> None:
+    """T17: two exchanges open for entities while nodes are silent, to write alone; nothing else changes, and for nobody else."""
+    silent = replace(know, nodes_silent=True)
+    between = {("exchange", names.PEERS, "write"), ("exchange", names.PEER_REPLIES, "write")}
+    for entity in ("alice", "bob", "carol"):
+        who = login(net.entity(entity))
+        assert allowed(silent, who) == allowed(know, who) | between
+        assert not allowed(know, who) & between
+    for other in (net.operator, net.guard()):
+        assert allowed(silent, login(other)) == allowed(know, login(other))
+        assert not allowed(silent, login(other)) & between
+    assert (
+        "entities ask nodes while one is there"
+        in may_use(know, login(net.entity("alice")), VHOST, "exchange", names.PEERS, "write").because
+    )
+    # Silence of the nodes opens nothing to those who are no longer, or not yet, anybody.
+    assert allowed(replace(silent, sure=False), login(net.entity("alice"))) == set()
+    assert not may_use(silent, login(net.entity("alice")), "other", "exchange", names.PEERS, "write").allowed
+    log.put("revoke", net.revoke("entity:alice"))
+    assert allowed(silent, login(net.entity("alice"))) == set()
+
+
+def test_a_peer_queue_is_read_by_its_entity_alone(net: LittleNetwork, know: Knowledge) -> None:
+    """T17: also an operator or guard of the same id reads it not; nor does anybody declare or write it but a node."""
+    queue = f"Peer.alice.{SESSION}"
+    assert may_use(know, login(net.entity("alice")), VHOST, "queue", queue, "read").allowed
+    for permission in ("write", "configure"):
+        assert not may_use(know, login(net.entity("alice")), VHOST, "queue", queue, permission).allowed
+    assert not may_use(know, login(net.entity("bob")), VHOST, "queue", queue, "read").allowed
+    assert not may_use(know, login(net.operator), VHOST, "queue", f"Peer.operator.{SESSION}", "read").allowed
 
 
 def test_operator_is_no_more_than_an_entity(net: LittleNetwork, know: Knowledge) -> None:

@@ -106,7 +106,11 @@ SOUND: dict[str, list[dict[str, Any]]] = {
             "re": "abcdefgh",
             "tail": DIGEST,
             "body": {},
-        }
+        },
+        *(
+            {"v": 1, "iss": f"tdn:entity:alice:{HEX}", "aud": audience, "iat": 1, "exp": 2, "jti": "12345678", "body": {}}
+            for audience in ("tdn:nodes", "tdn:peers", "tdn:sender", "entity:bob", "operator:operator", f"tdn:network:{HEX}")
+        ),
     ],
     "error": [{"error": "refused", "message": "no", "detail": {}}],
     "found": [{"chain": ["AAAA"]}],
@@ -338,7 +342,7 @@ def test_two_validators_agree(sample: tuple[str, Any]) -> None:
 )
 def test_no_newline_slips_through(kind: str, name: str) -> None:
     """Each text that a pattern guards: with a newline after it, refused."""
-    value = SOUND[kind][-1]
+    value = next(value for value in SOUND[kind][::-1] if name in value)
     assert isinstance(value[name], str)
     with pytest.raises(MalformedMessage):
         schemas.check(kind, {**value, name: value[name] + "\n"})

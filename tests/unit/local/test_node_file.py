@@ -1,0 +1,110 @@
+"""`node.toml`: what an operator sets, and what is said of every mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdn.errors import UsageError
+from tdn.local import node_file
+from tdn.node.policy import EVERYBODY, KINDS
+from tdn.node.service import NodeLimits
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / node_file.FILE).write_text(text, "utf-8")
+    return folder
+
+
+def test_no_file_and_the_template_mean_the_defaults(tmp_path: Path) -> None:
+    assert node_file.read(tmp_path) == (EVERYBODY, NodeLimits())
+    node_file.write_template(tmp_path)
+    assert node_file.read(tmp_path) == (EVERYBODY, NodeLimits())
+
+
+def test_the_templates_comments_are_true(tmp_path: Path) -> None:
+    """Every setting of the template, uncommented, is understood, and the numbers shown are the defaults."""
+    node_file.write_template(tmp_path)
+    lines = (tmp_path / node_file.FILE).read_text("utf-8").splitlines()
+    settings = [line.removeprefix("# ") for line in lines if " = " in line]
+    assert len(settings) == 8
+    text = "\n".join(line.removeprefix("# ") if " = " in line and "realm" not in line else line for line in lines)
+    assert node_file.read(write(tmp_path, text)) == (EVERYBODY, NodeLimits())
+    policy, _ = node_file.read(write(tmp_path, f"[policy]\n{settings[0]}"))
+    assert policy.answers == ("institution:physics",)
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    write(tmp_path, "[policy]\nrealm = 'X'\n")
+    node_file.write_template(tmp_path)
+    assert node_file.read(tmp_path)[0].stores == ("institution:X",)
+
+
+def test_settings(tmp_path: Path) -> None:
+    """T11: every setting reaches its place."""
+    text = """
+    [policy]
+    answers = ["alice", "institution:Zürich"]
+    stores = ["*"]
+    kinds = ["xml", "sealed"]
+    [limits]
+    query_seconds = 2
+    query_memory_mb = 256
+    queries_per_second = 0.5
+    queries_burst = 10
+    """
+    policy, limits = node_file.read(write(tmp_path, text))
+    assert (policy.answers, policy.stores, policy.kinds) == (("alice", "institution:Zürich"), ("*",), ("xml", "sealed"))
+    assert limits == NodeLimits(2, 256, 0.5, 10)
+    assert node_file.read(write(tmp_path, "[policy]\nkinds = ['xml']"))[0].answers == ("*",)
+    assert node_file.read(write(tmp_path, "[limits]\nqueries_burst = 5"))[0].kinds == KINDS
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        ("[policy", "Expected ']' at the end of a table declaration"),
+        ("policy = 1", "policy is a table: write [policy] on a line of its own"),
+        ("limits = 'x'", "limits is a table"),
+        ("realm = 'X'", "[realm] is unknown; there are [policy] and [limits]"),
+        ("[polcy]\nrealm = 'X'", "[polcy] is unknown"),
+        ("[policy]\nrealm = 'X'\nrealm = 'Y'\n", "line 3"),
+        ("[policy]\nrelm = 'X'", "policy: 'relm' is unknown"),
+        ("[policy]\nrealm = X", "line 2"),
+        ("[policy]\nrealm = 'X'\nstores = ['*']", "leave out answers and stores"),
+        ("[policy]\nanswers = ['Alice']", "'Alice' names nobody"),
+        ("[policy]\nanswers = []", "policy.answers: write a list"),
+        ("[policy]\nkinds = ['yaml']", "policy.kinds: write a list"),
+        (
+            "[limits]\nquery_secs = 1",
+            "limits: 'query_secs' is unknown; there are queries_burst, queries_per_second, query_memory_mb, query_seconds",
+        ),
+        ("[limits]\nquery_seconds = 0", "limits.query_seconds: write a number above 0"),
+        ("[limits]\nquery_seconds = -1.5", "write a number above 0"),
+        ("[limits]\nquery_seconds = inf", "write a number above 0"),
+        ("[limits]\nquery_seconds = nan", "write a number above 0"),
+        ("[limits]\nquery_seconds = true", "write a number above 0"),
+        ("[limits]\nquery_seconds = '5'", "write a number above 0"),
+        ("[limits]\nqueries_burst = 1.5", "limits.queries_burst: write a whole number"),
+        ("[limits]\nquery_memory_mb = 512.0", "limits.query_memory_mb: write a whole number"),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, fragment: str) -> None:
+    """Each names the file and what to write. A node does not start with half a policy."""
+    with pytest.raises(UsageError) as caught:
+        node_file.read(write(tmp_path, text))
+    assert caught.value.message.startswith(f"{tmp_path / node_file.FILE}: ")
+    assert fragment in caught.value.message
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / node_file.FILE).write_bytes(b"\xff\xfe[policy]")
+    with pytest.raises(UsageError, match=r"node\.toml: "):
+        node_file.read(tmp_path)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / node_file.FILE).mkdir()
+    with pytest.raises(UsageError, match=r"node\.toml: "):
+        node_file.read(tmp_path)
