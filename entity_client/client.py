@@ -33,6 +33,8 @@ from tdn.trust.statements import by_roots
 #: After the first node has answered a broadcast, how long the others that are about are waited for. Only one that died within the last
 #: seconds, or is very slow, makes anybody wait so long.
 GATHER_SECONDS = 1.5
+#: For so long after a locate the same nodes are asked without another: it is half of what a quick discovery takes.
+_ABOUT_SECONDS = 5.0
 #: How long one node may take before another is asked.
 _ONE_NODE_SECONDS = 3.0
 #: Between two tries when the broker went away.
@@ -56,6 +58,9 @@ class EntityClient:
         self.seen = 0
         self._chosen: Identity | None = None
         self._recalled: str | None = None
+        #: Nodes that answered the last locate that was heard to its end, and when that was.
+        self._about: list[LocatedNode] = []
+        self._about_at = float("-inf")
         self._recall()
 
     @classmethod
@@ -110,6 +115,24 @@ class EntityClient:
                     break
         if not seen:
             raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
+
+    async def nodes_about(self, *, expect: Iterable[str] = ()) -> AsyncGenerator[LocatedNode, None]:
+        """The nodes to ask: those that answered a locate a moment ago, or else whoever answers one now."""
+        if not (wanted := set(expect)) and time.monotonic() - self._about_at < _ABOUT_SECONDS:
+            for node in self._about:
+                yield node
+            return
+        found = []
+        async with contextlib.aclosing(self.locate(expect=wanted)) as located:
+            async for node in located:
+                found.append(node)
+                yield node
+        if not wanted:
+            self._about, self._about_at = found, time.monotonic()
+
+    def forget_nodes(self) -> None:
+        """One that was about did not answer: the next discovery locates anew."""
+        self._about_at = float("-inf")
 
     async def choose(self, choice: Choice | None = None) -> LocatedNode:
         """Locate and choose a node to work with: the first to answer, unless `choice` knows better. Remembered."""

@@ -27,6 +27,7 @@ from tdn.sample.topics import Description
 from tdn.trust import envelope, openings, signing, statements
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
+from tdn.trust.openings import Opening
 
 #: Records that a process makes at a time: a few megabytes, and some tenths of a second.
 _AT_ONCE = 500
@@ -65,24 +66,39 @@ def contents(seed: int, count: int, *, network: SampleNetwork, processes: int = 
 
 def record(network: SampleNetwork, seed: int, number: int) -> bytes:
     """The record with which topic `number` is advertised."""
-    described = topics.describe(seed, number)
-    creator = network.creator(topics.creator_rank(seed, number))
-    moment = network.moment(described.created_offset_seconds)
-    node = network.node(network.nodes[number % len(network.nodes)])
-    opening = openings.conceal(Lists())
-    asked = _asked(described, creator, network)
-    advertisement = statements.mint(asked, uuid=described.uuid, network=network.id, opening=opening, node=node, now=moment)
+    moment = network.moment(topics.created_offset_seconds(number))
+    uuid, opening, minted = advertisement(network, seed, number)
     change = envelope.write(
         "advertise",
-        {"uuid": described.uuid, "opening": opening},
-        creator,
+        {"uuid": uuid, "opening": opening},
+        network.creator(topics.creator_rank(seed, number)),
         audience=network.audience,
         now=moment,
         life=_REQUEST_LIFE,
         message_id=f"sample-{seed}-{number}",
-        tail=advertisement,
+        tail=minted,
     )
-    return write_record("advertise", node, moment + _SECOND, change)
+    return write_record("advertise", _node(network, number), moment + _SECOND, change)
+
+
+def advertisement(network: SampleNetwork, seed: int, number: int) -> tuple[str, Opening, bytes]:
+    """The UUID of topic `number`, what its advertisement hides, and the advertisement, signed by a node."""
+    described = topics.describe(seed, number)
+    creator = network.creator(topics.creator_rank(seed, number))
+    opening = openings.conceal(Lists())
+    minted = statements.mint(
+        _asked(described, creator, network),
+        uuid=described.uuid,
+        network=network.id,
+        opening=opening,
+        node=_node(network, number),
+        now=network.moment(described.created_offset_seconds),
+    )
+    return described.uuid, opening, minted
+
+
+def _node(network: SampleNetwork, number: int) -> Credentials:
+    return network.node(network.nodes[number % len(network.nodes)])
 
 
 def write_log(path: Path, seed: int, count: int, *, network: SampleNetwork, processes: int = 2) -> int:

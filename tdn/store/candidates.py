@@ -21,6 +21,9 @@ from tdn.store.topics import as_stored
 _FEW = 1_000
 #: And so many are not worth a look at another part of the clue.
 _VERY_FEW = 10
+#: A trigram in such a share of topics is common. Where all of a text's are, matches are met soon by walking: within so many rows.
+_COMMON = 0.02
+_SOON = 200
 #: Rows walked in order before the index is asked again, with more patience.
 _STRIDE = 10_000
 #: Most topics that one part of a clue is followed to. Beyond it, walking the table is as good.
@@ -45,9 +48,16 @@ class Candidates:
         self._condition = condition
         self._values = dict(values)
 
-    def rows(self, clue: Clue | None, after: tuple[str, str]) -> Iterator[Row]:
-        """Every row after a place in the order that meets the condition and may meet the clue. No clue: every row."""
+    def rows(self, clue: Clue | None, after: tuple[str, str], wanted: int | None = None) -> Iterator[Row]:
+        """Every row after a place in the order that meets the condition and may meet the clue. No clue: every row.
+
+        `wanted` is how many matches the caller stops at: where they are likely to be met soon, the table is walked before any index.
+        """
         parts = [] if clue is None else _parts(clue)
+        if soon := self._worth_walking(parts, wanted):
+            for row in itertools.islice(self._walk(after), soon):
+                after = (row[0], row[1])
+                yield row
         few = self._few(parts)
         if few is not None:
             if few:
@@ -84,6 +94,14 @@ class Candidates:
             " ORDER BY t.created, t.uuid",
             values,
         )
+
+    def _worth_walking(self, parts: list[_Part], wanted: int | None) -> int:
+        """How many rows to walk before an index is asked: enough to meet what is wanted, where nothing rare is looked for."""
+        if wanted is None or len(parts) != 1 or not isinstance(parts[0], _Texts):
+            return 0
+        sampled, seen = self._sampled(_grams(parts[0].texts))
+        share = min(seen.values()) / max(1, sampled)
+        return int(2 * wanted / share) if share >= _COMMON and wanted / share < _SOON else 0
 
     # --- which topics a clue leaves ---
 
@@ -133,24 +151,29 @@ class Candidates:
 
     def _phrase(self, texts: tuple[str, ...]) -> str:
         """The rarest trigrams of some texts, in FTS5's words. All of them stand in every topic that is looked for."""
-        grams = list(
-            dict.fromkeys(text[at : at + SHORTEST_CLUE] for text in texts for at in range(len(text) - SHORTEST_CLUE + 1))
-        )
-        sampled = self._db.execute("SELECT sampled FROM derived").fetchone()[0]
-        seen = dict(
-            self._db.execute(
-                "SELECT gram, seen FROM grams WHERE gram IN (SELECT value FROM json_each(?))", (json.dumps(grams),)
-            ).fetchall()
-        )
+        grams = _grams(texts)
+        sampled, seen = self._sampled(grams)
         chosen: list[str] = []
         left = float(self._db.execute("SELECT seq FROM position").fetchone()[0])
-        for gram in sorted(grams, key=lambda gram: seen.get(gram, 0)):
+        for gram in sorted(grams, key=lambda gram: seen[gram]):
             chosen.append(gram)
             # As if trigrams stood in topics independently of each other. They do not; the matcher looks at what is left.
-            left *= (seen.get(gram, 0) + 0.5) / (sampled + 1)
+            left *= (seen[gram] + 0.5) / (sampled + 1)
             if len(chosen) == _GRAMS or left < _FEW_ENOUGH:
                 break
         return " AND ".join('"' + gram.replace('"', '""') + '"' for gram in chosen)
+
+    def _sampled(self, grams: list[str]) -> tuple[int, dict[str, int]]:
+        """How many topics were sampled, and in how many of those each trigram stood."""
+        sampled = int(self._db.execute("SELECT sampled FROM derived").fetchone()[0])
+        known = self._db.execute(
+            "SELECT gram, seen FROM grams WHERE gram IN (SELECT value FROM json_each(?))", (json.dumps(grams),)
+        )
+        return sampled, dict.fromkeys(grams, 0) | dict(known.fetchall())
+
+
+def _grams(texts: tuple[str, ...]) -> list[str]:
+    return list(dict.fromkeys(text[at : at + SHORTEST_CLUE] for text in texts for at in range(len(text) - SHORTEST_CLUE + 1)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class Reader(StoredFacts):
     def discover(self, search: Search, *, after: tuple[str, str] = ("", ""), limit: int) -> Page:
         """Topics that match, after a place in the order; one more than `limit` is looked for, to know whether there are more."""
         found: list[FoundTopic] = []
-        for row in self._matching(search, after):
+        for row in self._matching(search, after, limit + 1):
             if len(found) == limit:
                 return Page(tuple(found), (found[-1].created, found[-1].uuid))
             found.append(self._found(row, search.asker))
@@ -115,7 +115,7 @@ class Reader(StoredFacts):
 
     def count(self, search: Search) -> int:
         """How many topics match that the asker may see."""
-        return sum(1 for _ in self._matching(search, ("", "")))
+        return sum(1 for _ in self._matching(search, ("", ""), None))
 
     def has_sealed(self, search: Search) -> bool:
         """Whether the asker may see sealed topics in these times, which no query finds."""
@@ -123,13 +123,13 @@ class Reader(StoredFacts):
         row = self._db.execute(f"SELECT 1 FROM topics t INDEXED BY topics_sealed WHERE {condition} LIMIT 1", values).fetchone()
         return row is not None
 
-    def _matching(self, search: Search, after: tuple[str, str]) -> Iterator[tuple[Any, ...]]:
+    def _matching(self, search: Search, after: tuple[str, str], wanted: int | None) -> Iterator[tuple[Any, ...]]:
         """Rows of topics that match, in order."""
         condition, values = _condition(search)
         query = search.query
         columns = _FOUND if query is None else f"{_FOUND}, {_SUBJECT}"
         start = max(after, (_text_up(search.times.created_after), "")) if search.times.created_after else after
-        rows = Candidates(self._db, columns, condition, values).rows(_clue(search) if self._indexes else None, start)
+        rows = Candidates(self._db, columns, condition, values).rows(_clue(search) if self._indexes else None, start, wanted)
         for row in rows:
             if query is None or query.matches(_subject(row)):
                 yield row
