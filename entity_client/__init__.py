@@ -12,6 +12,8 @@ Every advertisement that comes out of here was verified against the entity's own
 
 from entity_client.client import EntityClient
 from entity_client.objects import Decided, LocatedNode, Topic
+from tdn.protocol.access import lists
 from tdn.protocol.descriptor import path, properties, text, xml
+from tdn.queries.times import Times
 
-__all__ = ["Decided", "EntityClient", "LocatedNode", "Topic", "path", "properties", "text", "xml"]
+__all__ = ["Decided", "EntityClient", "LocatedNode", "Times", "Topic", "lists", "path", "properties", "text", "xml"]

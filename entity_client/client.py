@@ -116,19 +116,13 @@ class EntityClient:
         if not seen:
             raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
-    async def nodes_about(self, *, expect: Iterable[str] = ()) -> AsyncGenerator[LocatedNode, None]:
-        """The nodes to ask: those that answered a locate a moment ago, or else whoever answers one now."""
-        if not (wanted := set(expect)) and time.monotonic() - self._about_at < _ABOUT_SECONDS:
-            for node in self._about:
-                yield node
-            return
-        found = []
-        async with contextlib.aclosing(self.locate(expect=wanted)) as located:
-            async for node in located:
-                found.append(node)
-                yield node
-        if not wanted:
-            self._about, self._about_at = found, time.monotonic()
+    def nodes_about(self) -> list[LocatedNode]:
+        """The nodes that answered a locate a moment ago; none when that is too long ago to ask them without another."""
+        return self._about if time.monotonic() - self._about_at < _ABOUT_SECONDS else []
+
+    def remember_nodes(self, located: list[LocatedNode]) -> None:
+        """Whoever answered a locate that was heard to its end."""
+        self._about, self._about_at = located, time.monotonic()
 
     def forget_nodes(self) -> None:
         """One that was about did not answer: the next discovery locates anew."""

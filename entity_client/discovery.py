@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 #: Sealed topics asked for at a time, where a query is matched on them here.
 _SEALED_AT_ONCE = 1000
 
+#: Nodes that were about a moment ago and have not answered for so long: it is found out who is about now.
+_PROMPT_SECONDS = 0.5
 #: How long what has come is held back for a node that may have an earlier topic. Only one that hangs, or just died, takes longer.
 _TOGETHER_SECONDS = 0.5
 #: The source that stands for nodes that are not located yet. No node has this id.
@@ -178,34 +180,61 @@ class Discovery:
         return NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
     async def _feed(self, arrived: Arrivals, errors: list[TdnError]) -> None:
-        """Locate, and ask every node as soon as it has answered."""
-        asking: list[asyncio.Task[None]] = []
+        """Ask the nodes that were about a moment ago, or locate, and ask every node as soon as it has answered."""
+        asking: dict[str, asyncio.Task[None]] = {}
+
+        def ask(node: LocatedNode) -> None:
+            if node.id in self._nodes or node.serves(self._client.asker):
+                arrived.begin(node.id)
+                asking[node.id] = asyncio.create_task(self._ask(node, arrived, errors))
+            else:
+                self.declined.add(node.id)
+
         try:
-            async with contextlib.aclosing(self._client.locate(expect=self._nodes)) as located:
-                async for node in located:
-                    if self._nodes and node.id not in self._nodes:
-                        continue
-                    if node.id in self._nodes or node.serves(self._client.asker):
-                        arrived.begin(node.id)
-                        asking.append(asyncio.create_task(self._ask(node, arrived, errors)))
-                    else:
-                        self.declined.add(node.id)
-                    if self._nodes and len(asking) == len(self._nodes):
-                        break
+            remembered = self._client.nodes_about() if not self._nodes else []
+            for node in remembered:
+                ask(node)
+            waiting = set(asking.values())
+            if waiting:
+                _, waiting = await asyncio.wait(waiting, timeout=_PROMPT_SECONDS)
+            if waiting or not (self.answered or self.failed or self.declined):
+                present = await self._locate(ask, asking)
+                for gone in asking.keys() - present:
+                    # It was about, and is not any more: nobody waits for it.
+                    if not asking[gone].done():
+                        asking[gone].cancel()
+                        self.silent.add(gone)
             arrived.end(_LOCATING)
-            await asyncio.gather(*asking)
+            await asyncio.gather(*asking.values(), return_exceptions=True)
             self.silent |= self._nodes - self.answered - self.failed.keys() - self.declined
         except NoNodeAnswered as error:
             # Silence, so none is there: one that declines says so. A named node has no substitute.
             errors.append(error)
-            if not self._nodes:
+            self._client.forget_nodes()
+            if not self._nodes and not self.answered:
+                for task in asking.values():
+                    task.cancel()
                 await self._ask_peers(arrived, errors)
         except TdnError as error:
             errors.append(error)
         finally:
-            for task in asking:
+            for task in asking.values():
                 task.cancel()
             arrived.end(_LOCATING)
+
+    async def _locate(self, ask: Callable[[LocatedNode], None], asking: Mapping[str, object]) -> set[str]:
+        """Ask whoever answers a locate and was not asked yet; who answered it."""
+        found: list[LocatedNode] = []
+        async with contextlib.aclosing(self._client.locate(expect=self._nodes)) as located:
+            async for node in located:
+                found.append(node)
+                if node.id not in asking and (not self._nodes or node.id in self._nodes):
+                    ask(node)
+                if self._nodes and self._nodes <= asking.keys():
+                    break
+        if not self._nodes:
+            self._client.remember_nodes(found)
+        return {node.id for node in found}
 
     async def _ask_peers(self, arrived: Arrivals, errors: list[TdnError]) -> None:
         try:
@@ -244,6 +273,7 @@ class Discovery:
                 self.declined.add(node.id)
             elif isinstance(error, NoNodeAnswered | BrokerUnavailable):
                 self.silent.add(node.id)
+                self._client.forget_nodes()
             else:
                 self.failed[node.id] = str(error)
         finally:

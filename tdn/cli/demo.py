@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from entity_client import EntityClient, path, text
+from entity_client import EntityClient, path, properties, text, xml
 from entity_client.objects import Topic
 from tdn.bus.connection import Connection
 from tdn.cli.output import emit
@@ -25,6 +25,7 @@ from tdn.errors import Absent, MalformedMessage, Refused, TdnError, TrustError, 
 from tdn.local.home import Home
 from tdn.local.network import Network
 from tdn.protocol import jsontext, names
+from tdn.protocol.access import lists
 from tdn.protocol.names import Role
 from tdn.trust import credentials, signing
 from tdn.trust.envelope import new_id
@@ -132,6 +133,7 @@ async def _topics(network: Network, story: Story) -> None:
 
         alice, bob, mallory = await client("alice"), await client("bob"), await client("mallory")
         topic = await _create(alice, bob, story)
+        await _ask_and_hide(alice, bob, mallory, story)
         await _attack(network, mallory, alice, topic, story)
         await _survive(network, alice, bob, story)
         await _end(network, alice, bob, mallory, topic, story)
@@ -178,6 +180,47 @@ async def _create(alice: EntityClient, bob: EntityClient, story: Story) -> Topic
             _expect(verdict.valid, "the statement verifies")
             story.good(f"{verdict.kind}: {verdict.proves[0]}")
     return topic
+
+
+async def _ask_and_hide(alice: EntityClient, bob: EntityClient, mallory: EntityClient, story: Story) -> None:
+    with story.step(
+        "Five ways to ask",
+        "Words, regular expressions, SQL over typed properties, XPath and XQuery over XML. Each runs in a process that can be killed, on "
+        "indexes that only suggest: the exact meaning of the query has the last word.",
+    ):
+        buoy = await alice.create(properties(["station=buoy-7", "depth=12.5", "since=2026-01-01T00:00:00Z"]))
+        river = await alice.create(xml('<station river="Aker"><sensor id="x42">level</sensor></station>'))
+        for language, query, wanted in (
+            ("regex", "station=buoy-[0-9]+", buoy),
+            ("sql", "depth > 10 AND since < '2026-06-01T00:00:00Z'", buoy),
+            ("xpath", '//sensor[@id = "x42"]', river),
+            ("xquery", 'for $s in //sensor where $s = "level" return $s/@id', river),
+        ):
+            quote = '"' if "'" in query else "'"
+            story.command(f"entity --as bob discover --{language} {quote}{query}{quote}")
+            found = [item.uuid async for item in bob.discover(query, language=language)]
+            _expect(found == [wanted.uuid], f"the {language} query finds exactly that topic")
+        story.good("each found the one topic that it describes")
+    with story.step(
+        "A topic that only Bob may find, and one that only Bob can read",
+        "Lists decide before a query runs: to Mallory the first topic is as absent as one that never was. The second is encrypted by Alice: "
+        "nodes store it without knowing what it is about, nor for whom; Bob's client opens it and matches his query itself.",
+    ):
+        story.command("entity --as alice create --text 'Harbour survey' --discover-allow bob")
+        listed = await alice.create(text("Harbour survey"), lists=lists(["bob"]))
+        story.command("entity --as alice create --text 'Survey of the wreck' --sealed-for bob")
+        hidden = await alice.create(text("Survey of the wreck"), sealed_for=["bob"])
+        both = {item.uuid async for item in bob.discover("survey")}
+        _expect(both == {listed.uuid, hidden.uuid}, "bob finds both")
+        story.good("Bob finds both")
+        _expect([item async for item in mallory.discover("survey")] == [], "mallory finds neither")
+        story.good("Mallory finds neither")
+        try:
+            await mallory.show(listed.uuid)
+        except Absent as error:
+            story.good(f"and who tells her the UUID tells her nothing: {error}")
+        else:
+            raise TdnError("mallory sees the topic")
 
 
 async def _attack(network: Network, mallory: EntityClient, alice: EntityClient, topic: Topic, story: Story) -> None:
@@ -262,7 +305,7 @@ async def _refused(attempt: Callable[[], Awaitable[Any]], what: str, story: Stor
 async def _send_anyway(mallory: EntityClient, topic: Topic, token: str) -> None:
     """Advertise without the library's own check, so that it is the network that refuses."""
     reply = await mallory._session.change(
-        "advertise", {"uuid": topic.uuid}, message_id=new_id(), tail=token.encode(), timeout=20.0
+        "advertise", {"uuid": topic.uuid, "opening": topic.opening or {}}, message_id=new_id(), tail=token.encode(), timeout=20.0
     )
     raise TdnError(f"the network answered {reply.kind}")
 
