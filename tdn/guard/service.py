@@ -170,7 +170,9 @@ class Guard:
             return self._decide_management(question, fields)
         if "password" in fields:
             return Decision(False, "logins are by certificate; a password means another way in")
-        know = Knowledge(self.replica.reader, self._settings.vhost, self._enrolments(), self.sure, self._nodes_silent())
+        # Looked up only where it matters: publishers ask about other exchanges thousands of times a second.
+        silent = fields.get("name") in names.BETWEEN_ENTITIES and self._nodes_silent()
+        know = Knowledge(self.replica.reader, self._settings.vhost, self._enrolments(), self.sure, silent)
         vhost = fields.get("vhost", "")
         if question == "user":
             return decisions.may_log_in(know, login)
