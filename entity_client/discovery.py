@@ -249,7 +249,8 @@ class Discovery:
                     arrived.end(peer)
                 self.peers.add(peer)
         except TdnError as error:
-            errors.append(error)
+            # It says more than that no node answered, which comes before it.
+            errors.insert(0, error)
 
     async def _ask(self, node: LocatedNode, arrived: Arrivals, errors: list[TdnError]) -> None:
         """Ask one node, and again from its cursor on, until it has given as many topics as are wanted, or all."""
