@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from little_network import payload_of
 from pki import T0, derive_key
-from population import ASKERS, SAMPLE_SEED, Population, Remembered, populate
+from population import ASKERS, SAMPLE_SEED, Population, Remembered, choose, populate
 
 from tdn.errors import Absent, QueryError, TdnError
 from tdn.node import questions, searching
@@ -29,7 +29,6 @@ from tdn.protocol.times import format_time
 from tdn.queries.compile import LANGUAGES, compile_query
 from tdn.queries.model import Subject
 from tdn.sample.queries import broad_queries, selective_queries
-from tdn.store import candidates
 from tdn.store.search import Reader
 from tdn.trust import envelope, sealing
 
@@ -81,11 +80,10 @@ def pair(
         yield asker, everything, seen
 
 
-@pytest.fixture(params=[(1_000, 10_000, 300_000), (3, 5, 12), (1, 2, 200)], ids=["as it is", "little", "rows first"])
-def plan(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["as it is", "little", "soon"])
+def plan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hidden topics may change which way to the rows is taken, and must not change what comes of it."""
-    for name, value in zip(("_FEW", "_STRIDE", "_MANY"), request.param, strict=True):
-        monkeypatch.setattr(candidates, name, value)
+    choose(request.param, monkeypatch)
 
 
 @pytest.fixture(scope="module")

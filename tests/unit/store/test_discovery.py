@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pki import T0
-from population import ASKERS, SAMPLE_SEED, Population, Remembered, populate
+from population import ASKERS, PLANS, SAMPLE_SEED, Population, Remembered, choose, populate
 
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol.access import Asker
@@ -230,16 +230,6 @@ def walk(reader: Reader, search: Search, limit: int) -> list[str]:
     return found
 
 
-#: _FEW, _STRIDE and _MANY: as they are; so that nothing is few or followed; that little is; and that all is followed after a few rows.
-PLANS = {
-    "as it is": (1_000, 10_000, 300_000),
-    "walk": (-1, 0, -1),
-    "little": (3, 5, 12),
-    "rows first": (0, 7, 300),
-    "at once": (2, 0, 90),
-}
-
-
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_index_never_changes_an_answer(
@@ -251,8 +241,7 @@ def test_index_never_changes_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """T13 to T16, T18: every language, any asker, times, page size and plan: exactly what a filter over all topics gives, in order."""
-    for name, value in zip(("_FEW", "_STRIDE", "_MANY"), PLANS[plan], strict=True):
-        monkeypatch.setattr(candidates, name, value)
+    choose(plan, monkeypatch)
     draws = Random(f"{plan} {language}")
     sizes = Counter[int]()
     for query in queries[language] * (1 if len(queries[language]) > 30 else 3):
@@ -296,9 +285,9 @@ def test_every_plan_is_taken(reader: Reader, queries: dict[str, list[Query]], mo
 
     real = candidates.Candidates.rows
 
-    def rows(self: candidates.Candidates, clue: Any, after: tuple[str, str]) -> Iterator[Any]:
+    def rows(self: candidates.Candidates, clue: Any, *given: Any) -> Iterator[Any]:
         steps.clear()
-        yield from real(self, clue, after)
+        yield from real(self, clue, *given)
         taken["".join(steps)] += 1
         if steps == ["_walk"] and candidates._parts(clue):
             taken["walked although there was a clue"] += 1
@@ -306,11 +295,16 @@ def test_every_plan_is_taken(reader: Reader, queries: dict[str, list[Query]], mo
     for name in ("_walk", "_fetch"):
         monkeypatch.setattr(candidates.Candidates, name, noted(name))
     monkeypatch.setattr(candidates.Candidates, "rows", rows)
-    for name, value in zip(("_FEW", "_STRIDE", "_MANY"), PLANS["little"], strict=True):
-        monkeypatch.setattr(candidates, name, value)
-    for query in [query for found in queries.values() for query in found]:
-        reader.count(Search(ASKERS[0], T0, query))
+    for plan in ("little", "soon"):
+        choose(plan, monkeypatch)
+        for query in [query for found in queries.values() for query in found]:
+            reader.count(Search(ASKERS[0], T0, query))
+            reader.discover(Search(ASKERS[0], T0, query), limit=2)
+            taken[plan + "".join(steps)] += 1
     assert {"_fetch", "_walk", "_walk_fetch", "walked although there was a clue"} <= taken.keys(), taken
+    # Walked because what is wanted is common; where that was not enough, fetched or walked on.
+    assert taken["soon_walk"], taken
+    assert taken["soon_walk_fetch"] or taken["soon_walk_walk_fetch"], taken
 
 
 @pytest.mark.parametrize("asker", ASKERS, ids=str)

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from little_network import HOUR, LittleNetwork, fresh_uuid, read_uuid
 from pki import T0
 
@@ -22,12 +23,22 @@ from tdn.protocol.times import format_time, parse_time
 from tdn.queries.model import Clue, Query, Subject, finds
 from tdn.queries.times import ANY_TIME, Times
 from tdn.sample.topics import describe
+from tdn.store import candidates
 from tdn.store.topics import EVERYTHING, Stores
 from tdn.store.view import View
 from tdn.trust import sealed
 from tdn.trust.credentials import Credentials
 
 SAMPLE_SEED = 7
+#: How the store may choose its way to the rows, in numbers that a small store meets. Left out: as it is, where all is few.
+PLANS: dict[str, dict[str, float]] = {
+    "as it is": {},
+    "walk": {"_FEW": -1, "_STRIDE": 0, "_MANY": -1, "_COMMON": 2},
+    "little": {"_FEW": 3, "_VERY_FEW": 0, "_STRIDE": 5, "_MANY": 12, "_COMMON": 2},
+    "rows first": {"_FEW": 0, "_STRIDE": 7, "_MANY": 300, "_COMMON": 2},
+    "at once": {"_FEW": 2, "_VERY_FEW": 1, "_STRIDE": 0, "_MANY": 90, "_COMMON": 2},
+    "soon": {"_FEW": 5, "_VERY_FEW": 2, "_STRIDE": 3, "_MANY": 40, "_COMMON": 0.001, "_SOON": 100_000},
+}
 INSTITUTIONS = {"alice": "Physics", "bob": "Physics", "carol": "Zürich, West", "dave": "Elsewhere", "erin": "Elsewhere"}
 ASKERS = [
     *(Asker(name, institution) for name, institution in INSTITUTIONS.items()),
@@ -137,6 +148,12 @@ def _sealed(net: LittleNetwork, owner: Credentials, descriptor: descriptors.Desc
 
 def _some(draws: Random) -> list[str]:
     return draws.sample(_NAMES, draws.choice((0, 1, 1, 2, 3)))
+
+
+def choose(plan: str, patch: pytest.MonkeyPatch) -> None:
+    """Have the store choose its way to the rows by these numbers."""
+    for name, value in PLANS[plan].items():
+        patch.setattr(candidates, name, value)
 
 
 class Remembered:
