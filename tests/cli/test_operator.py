@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tdn.local.ca import CertificateAuthority
-from tests.live import LiveNetwork, Ran, processes_of, run
+from tests.live import LiveNetwork, Ran, is_alive, processes_of, run
 
 pytestmark = pytest.mark.broker
 
@@ -70,9 +70,12 @@ def test_life_of_a_network(fresh: LiveNetwork, live: LiveNetwork) -> None:
     assert not set(fresh.home.ports().values()) & set(live.home.ports().values())
     assert fresh.home.network != live.home.network
 
+    searching = [pid for node in fresh.nodes() for pid in fresh.searching(node)]
+    assert len(searching) >= 4
     down = tdn("down")
     assert (down.code, down.out) == (0, "")
     assert processes_of(home) == []
+    assert not any(map(is_alive, searching)), "nor any process that searched"
     assert tdn("down").code == 0
     assert [line["alive"] for line in tdn("status").lines] == [False] * 4
     assert [line["topics"] for line in tdn("status").lines if line["role"] == "node"] == [1, 1]
