@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,8 @@ def test_a_wrong_query_is_pointed_at(scene: Scene, case: str) -> None:
     ran = scene.bob("--json", "discover", option, query)
     assert (ran.code, ran.out, ran.error["error"]) == (2, "", "usage")
     assert ran.error["detail"]["position"] == position, ran.error
+    if case not in ("sql", "xquery"):
+        return
     people = scene.bob("discover", option, query)
     assert (people.code, people.out) == (2, "")
     error, shown, mark = people.err.splitlines()
@@ -227,13 +230,14 @@ CONFLICTS: dict[str, tuple[str | Path, ...]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", CONFLICTS)
-def test_usage(scene: Scene, mistake: str) -> None:
+def test_usage(scene: Scene) -> None:
     """Exit 2, nothing on stdout, one object on stderr."""
-    ran = scene.bob("--json", *CONFLICTS[mistake])
-    assert (ran.code, ran.out) == (2, ""), ran
-    assert ran.error["error"] == "usage"
-    assert len(ran.err.splitlines()) == 1
+    with ThreadPoolExecutor(2) as pool:
+        ran = dict(zip(CONFLICTS, pool.map(lambda words: scene.bob("--json", *words), CONFLICTS.values()), strict=True))
+    for mistake, done in ran.items():
+        assert (done.code, done.out) == (2, ""), (mistake, done)
+        assert done.error["error"] == "usage", mistake
+        assert len(done.err.splitlines()) == 1, mistake
 
 
 def test_exit_codes_of_nodes(scene: Scene) -> None:
