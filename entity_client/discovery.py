@@ -238,16 +238,21 @@ class Discovery:
 
     async def _ask_peers(self, arrived: Arrivals, errors: list[TdnError]) -> None:
         try:
-            async for peer, line in peers.ask(self._session, self._body, seconds=peers.GATHER_SECONDS):
-                topic = self._read(peer, line)
-                if topic is None or topic.owner != peer:
-                    continue
-                # What a peer says matches is looked at again: nobody else has checked it.
-                if self._wanted.times.admit(topic.advertisement.created, topic.expires) and self._matches(topic):
-                    arrived.begin(peer)
-                    arrived.add(peer, topic)
-                    arrived.end(peer)
-                self.peers.add(peer)
+            async for answer in peers.ask(self._session, self._body, seconds=peers.GATHER_SECONDS):
+                self.peers.add(answer.peer)
+                self._note_cursor(answer.cursor)
+                arrived.begin(answer.peer)
+                for line in answer.lines:
+                    topic = self._read(answer.peer, line)
+                    # What a peer says is its own and matches is looked at again: nobody else has checked it.
+                    if (
+                        topic is not None
+                        and topic.owner == answer.peer
+                        and self._wanted.times.admit(topic.advertisement.created, topic.expires)
+                        and self._matches(topic)
+                    ):
+                        arrived.add(answer.peer, topic)
+                arrived.end(answer.peer)
         except TdnError as error:
             # It says more than that no node answered, which comes before it.
             errors.insert(0, error)

@@ -93,20 +93,27 @@ async def ready_queue(client: EntityClient, session: Session, purpose: str) -> P
 # --- asking ---
 
 
-async def ask(session: Session, body: Mapping[str, Any], *, seconds: float) -> AsyncIterator[tuple[str, bytes]]:
-    """Ask the entities that offered to answer: their ids, and lines of their own topics, not yet verified."""
+@dataclass(frozen=True, slots=True)
+class PeerAnswer:
+    """What an entity says of its own topics: lines that are not yet verified, and where it would go on."""
+
+    peer: str
+    lines: list[bytes]
+    cursor: str | None
+
+
+async def ask(session: Session, body: Mapping[str, Any], *, seconds: float) -> AsyncIterator[PeerAnswer]:
+    """Ask the entities that offered to answer."""
     queue = recall_queue(session.credentials.folder, "ask")
     if queue is None:
         raise NoNodeAnswered("no node answered, and other entities can be asked only by those that a node knew before")
     connection = await session.line(seconds + 5)
     # A channel of its own: the broker closes it when the way between entities is not open.
     channel = await connection.channel(confirms=True)
-    arrived: asyncio.Queue[bytes] = asyncio.Queue()
+    arrived: asyncio.Queue[Delivery] = asyncio.Queue()
     own = session.credentials.identity.name
     try:
-        await channel.consume(
-            names.peer_queue(own, queue.session), lambda delivery: arrived.put_nowait(delivery.body), no_ack=True, exclusive=True
-        )
+        await channel.consume(names.peer_queue(own, queue.session), arrived.put_nowait, no_ack=True, exclusive=True)
         message_id = envelope.new_id()
         question = {name: body[name] for name in ("language", "query", "times", "limit", "cursor") if name in body}
         raw = envelope.write(
@@ -126,11 +133,11 @@ async def ask(session: Session, body: Mapping[str, Any], *, seconds: float) -> A
         while patience.left > 0:
             try:
                 async with asyncio.timeout_at(patience.until):
-                    message = await arrived.get()
+                    delivery = await arrived.get()
             except TimeoutError:
                 break
             try:
-                reply = _read_answer(session, message, message_id)
+                reply = _read_answer(session, delivery, message_id)
             except TdnError as error:
                 logger.warning("an entity's answer was not believed: %s", error)
                 continue
@@ -138,8 +145,7 @@ async def ask(session: Session, body: Mapping[str, Any], *, seconds: float) -> A
             if peer in heard:
                 continue
             heard.add(peer)
-            for line in (reply.tail or b"").split(b"\n"):
-                yield peer, line
+            yield PeerAnswer(peer, (reply.tail or b"").split(b"\n"), reply.body.get("cursor"))
         if not heard:
             raise NoNodeAnswered("no node answered, and no other entity that has such a topic")
     except BrokerUnavailable as error:
@@ -152,10 +158,11 @@ async def ask(session: Session, body: Mapping[str, Any], *, seconds: float) -> A
         await channel.close()
 
 
-def _read_answer(session: Session, message: bytes, message_id: str) -> Envelope:
-    """An entity's answer to our question: sealed to us, signed by it, fresh."""
-    raw = sealing.unseal(message, session.credentials.key)
+def _read_answer(session: Session, delivery: Delivery, message_id: str) -> Envelope:
+    """An entity's answer to our question: sealed to us, signed by it and sent by its login, fresh."""
+    raw = sealing.unseal(delivery.body, session.credentials.key)
     reply = envelope.authenticate(raw, _entity(session))
+    _require_login(delivery, reply)
     envelope.require_addressed(
         reply,
         audiences=frozenset({session.credentials.identity.name.principal}),
@@ -361,9 +368,7 @@ class Answering:
         if len(delivery.body) > jsontext.MAX_REQUEST_BYTES:
             raise UsageError("a question that is too long")
         question = envelope.authenticate(delivery.body, _entity(self._session))
-        if delivery.login != str(question.signer.name):
-            # The guard lets no revoked key in; the login ties the signature to what it let in.
-            raise TrustError("the question came by another login than its signature names")
+        _require_login(delivery, question)
         envelope.require_addressed(question, audiences=frozenset({_AUDIENCE}), now=now, longest=MAX_QUESTION_LIFE)
         if question.kind != "discover" or question.reply is None or question.body.get("sealed") or question.body.get("count"):
             raise UsageError("entities answer discoveries alone")
@@ -401,6 +406,12 @@ class Answering:
             matching = {candidates[number].uuid for number in said["matches"]}
         # Sealed ones go along, as a node would give them: whoever can open them matches them itself (T9).
         return [topic for topic in visible if topic.is_sealed or topic.uuid in matching]
+
+
+def _require_login(delivery: Delivery, message: Envelope) -> None:
+    """The guard lets no revoked key in; the login ties the signature to what it let in."""
+    if delivery.login != str(message.signer.name):
+        raise TrustError("the message came by another login than its signature names")
 
 
 def _page(topics: list[Topic], limit: int) -> tuple[list[bytes], str | None]:

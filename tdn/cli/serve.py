@@ -42,6 +42,8 @@ def serve_node(home: Home, name: str, *, verbose: bool) -> None:
         tick_seconds=float(os.environ.get("TDN_TICK_SECONDS", "5")),
         policy=policy,
         limits=limits,
+        # `tdn up` waits as long as something gets on.
+        progress=lambda count: home.report(f"{Role.NODE}-{name}", {"pid": os.getpid(), "ready": False, "sequence": count}),
     )
 
     async def run() -> None:

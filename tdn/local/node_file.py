@@ -28,7 +28,7 @@ _TEMPLATE = """\
 
 [limits]
 # How long one discovery may run, and how much memory it may take, before it is stopped.
-# query_seconds = 10.0
+# query_seconds = 5.0
 # query_memory_mb = 512
 # Discoveries of one entity: steadily, and at once after a pause.
 # queries_per_second = 100.0

@@ -266,6 +266,7 @@ class Intake:
 
     async def _make_peer_queue(self, question: Envelope) -> Answer:
         """A queue for the time when no node is there (T17). It lasts, so few are made for one entity in a short time."""
+        questions.require_served(self._post.desk, question)
         signer = question.signer
         if signer.name.role is not Role.ENTITY:
             raise Refused("only entities ask each other")

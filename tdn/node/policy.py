@@ -6,7 +6,7 @@ answers a `locate` with its policy, so that an asker knows that it was declined 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +31,14 @@ class Policy:
     def serves(self, asker: Asker) -> bool:
         return asker.is_meant_by(self.answers)
 
-    def stored(self) -> Stores:
-        """What the view's table of topics takes in."""
+    def stored(self, progress: Callable[[int], None] = lambda count: None) -> Stores:
+        """What the view's table of topics takes in. `progress` is told of it while the table is made anew."""
 
         def accepts(payload: Mapping[str, Any]) -> bool:
             creator = Asker(payload["creator"], payload["institution"])
             return payload["descriptor"]["kind"] in self.kinds and creator.is_meant_by(self.stores)
 
-        return Stores(accepts, jsontext.canonical([sorted(self.stores), sorted(self.kinds)]).decode())
+        return Stores(accepts, jsontext.canonical([sorted(self.stores), sorted(self.kinds)]).decode(), progress)
 
     def as_object(self) -> dict[str, Any]:
         return {"answers": list(self.answers), "stores": list(self.stores), "kinds": list(self.kinds)}

@@ -46,7 +46,8 @@ TICK_SECONDS = 5.0
 class NodeLimits:
     """What one discovery, and one entity's discoveries, may cost. In `node.toml`."""
 
-    query_seconds: float = 10.0
+    #: Half of what an asker waits for by default, so that it hears why.
+    query_seconds: float = 5.0
     query_memory_mb: int = 512
     queries_per_second: float = 100.0
     queries_burst: int = 2000
@@ -63,6 +64,8 @@ class NodeSettings:
     tick_seconds: float = TICK_SECONDS
     policy: Policy = EVERYBODY
     limits: NodeLimits = field(default_factory=NodeLimits)
+    #: Told how far indexing is, when a start has to index all topics anew.
+    progress: Callable[[int], None] = lambda count: None
 
 
 @dataclass(slots=True)
@@ -85,7 +88,7 @@ class Node:
         self._settings = settings
         self._clock = clock
         self.network = network_id(settings.genesis)
-        self.replica = Replica(settings.store, self.network, stores=settings.policy.stored())
+        self.replica = Replica(settings.store, self.network, stores=settings.policy.stored(settings.progress))
         self._served = False
         limits = settings.limits
         self._lanes = Lanes(

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from tdn.bus import log
 from tdn.bus.connection import Connection
-from tdn.errors import LogDiverged
+from tdn.errors import LogDiverged, UnknownRules
+from tdn.rules.apply import RULES_VERSION
 from tdn.rules.state import LogRecord, Outcome
 from tdn.store.search import Reader
 from tdn.store.topics import EVERYTHING, Stores
@@ -160,6 +161,8 @@ class Replica:
 
     def _require_network(self) -> None:
         network = self.reader.get("network", "network")
+        if network is not None and network["rules"] != RULES_VERSION:
+            raise UnknownRules(f"the store follows rules version {network['rules']}; this build knows {RULES_VERSION}")
         if network is not None and network["id"] != self._network_id:
             raise LogDiverged(
                 f"the log belongs to network {network['id'][:12]}…, not to {self._network_id[:12]}…; look at genesis.jws and the broker's address"

@@ -35,6 +35,8 @@ class Stores:
     accepts: Callable[[Mapping[str, Any]], bool]
     #: Changes when what is accepted changes.
     stamp: str
+    #: Told now and then how many topics have been taken in, while the table is made anew.
+    progress: Callable[[int], None] = lambda count: None
 
 
 EVERYTHING = Stores(lambda payload: True, "everything")
@@ -66,8 +68,10 @@ def bring_up_to_date(db: sqlite3.Connection, stores: Stores) -> None:
             db.execute(f"DELETE FROM {table}")
         db.execute("INSERT INTO topic_text (topic_text) VALUES ('delete-all')")
         db.execute("UPDATE derived SET sampled = 0")
-        for uuid, fact, raw in _live(db):
+        for count, (uuid, fact, raw) in enumerate(_live(db)):
             write(db, uuid, fact, raw, stores)
+            if count % 1000 == 0:
+                stores.progress(count)
         db.execute("UPDATE derived SET stamp = ?", (stamp,))
         db.execute("COMMIT")
     except BaseException:
