@@ -304,8 +304,12 @@ def answer_of(
 def test_others_answers(there: Neighbours) -> None:
     """Only an entity's, sealed to us, to our question, fresh. Whatever else comes is not believed."""
     session = cast(Any, SimpleNamespace(credentials=there.bob))
-    good = peers._read_answer(session, answer_of(there, there.alice), "question-1")
+    login = str(there.alice.identity.name)
+    good = peers._read_answer(session, delivery(answer_of(there, there.alice), login), "question-1")
     assert good.signer.name.id == "alice"
+    for named in (None, "", str(there.bob.identity.name), str(there.person(Role.ENTITY, "alice", generation=2).identity.name)):
+        with pytest.raises(TrustError, match="another login than its signature names"):
+            peers._read_answer(session, delivery(answer_of(there, there.alice), named), "question-1")
     for raw, fragment in (
         (answer_of(there, there.alice, answers="question-2"), "not an answer to what was asked"),
         (answer_of(there, there.alice, kind="decided"), "not an answer to what was asked"),
@@ -317,7 +321,7 @@ def test_others_answers(there: Neighbours) -> None:
         (sealing.seal(b"x", there.alice.identity.public_key), "not sealed to this key"),
     ):
         with pytest.raises(TrustError, match=fragment):
-            peers._read_answer(session, raw, "question-1")
+            peers._read_answer(session, delivery(raw, login), "question-1")
 
 
 # --- what is remembered ---

@@ -207,6 +207,15 @@ def test_an_unchanged_policy_leaves_the_table_alone(population: Population, view
     assert len({policy.stored().stamp for policy in POLICIES.values()} | {NOTHING.stamp, EVERYTHING.stamp}) == len(POLICIES) + 2
 
 
+def test_making_anew_tells_how_far_it_is(population: Population, view: View) -> None:
+    """Minutes at a million topics: whoever starts the node sees that it goes on. Opened again, nothing is made and nothing told."""
+    view.close()
+    told: list[int] = []
+    for _ in range(2):
+        View(view.path, POLICIES["kinds"].stored(told.append)).close()
+    assert told == [0]
+
+
 def test_making_anew_happens_whole_or_not_at_all(population: Population, view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that is killed while it makes its table anew begins again at the next start, from what it had."""
     view.close()

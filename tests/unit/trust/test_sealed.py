@@ -78,6 +78,15 @@ def test_number_of_readers_does_not_show(readers: int, keys: int) -> None:
         assert read(closed, reader) == SECRET
 
 
+def test_as_many_readers_as_there_can_be() -> None:
+    """Each key is tried in turn, so their number bounds what a stranger's topic costs."""
+    everybody = [derive_key(f"reader {number}") for number in range(sealed.MOST_KEYS)]
+    closed = seal(SECRET, *everybody)
+    schemas.check("descriptor", closed)
+    assert len(closed["keys"]) == sealed.MOST_KEYS == 64
+    assert read(closed, everybody[-1]) == SECRET
+
+
 def test_order_of_keys_does_not_tell() -> None:
     """The creator's own key stands anywhere."""
 
@@ -164,8 +173,8 @@ def test_sealed_inside_sealed_is_no_topic() -> None:
 def test_what_cannot_be_sealed() -> None:
     with pytest.raises(UsageError, match="needs somebody who can read it"):
         sealed.seal_descriptor(SECRET, creator="alice", network=NETWORK, readers=[])
-    with pytest.raises(UsageError, match="at most 255 others"):
-        sealed.seal_descriptor(SECRET, creator="alice", network=NETWORK, readers=[BOB.public_key()] * 257)
+    with pytest.raises(UsageError, match="at most 63 others"):
+        sealed.seal_descriptor(SECRET, creator="alice", network=NETWORK, readers=[BOB.public_key()] * 65)
     with pytest.raises(MalformedMessage):
         seal({"kind": "poem"})
     with pytest.raises(MalformedMessage, match="empty"):
