@@ -105,7 +105,10 @@ class Reader(StoredFacts):
         return self._found(row, asker) if row else None
 
     def discover(self, search: Search, *, after: tuple[str, str] = ("", ""), limit: int) -> Page:
-        """Topics that match, after a place in the order; one more than `limit` is looked for, to know whether there are more."""
+        """Topics that match, after a place in the order; one more than `limit` is looked for, to know whether there are more.
+
+        Not one transaction: numbers are never used again and records never removed, so what changes meanwhile is seen or not seen.
+        """
         found: list[FoundTopic] = []
         for row in self._matching(search, after, limit + 1):
             if len(found) == limit:

@@ -106,9 +106,11 @@ def mint(request: Envelope, *, uuid: str, network: str, opening: Opening, node: 
     }
     schemas.check("advertisement", payload)
     token = sign(payload=payload, kind="advertisement", node=node, now=created)
-    if len(token) > jsontext.MAX_ADVERTISEMENT_BYTES:
+    # What it hides goes along when it is advertised, in base64: a topic that could never be advertised is not minted.
+    size = len(token) + len(jsontext.canonical(dict(opening))) * 4 // 3
+    if size > jsontext.MAX_ADVERTISEMENT_BYTES:
         raise MalformedMessage(
-            f"the advertisement would have {len(token)} bytes; at most {jsontext.MAX_ADVERTISEMENT_BYTES} are allowed: shorten the descriptor"
+            f"the advertisement with its lists would have {size} bytes; at most {jsontext.MAX_ADVERTISEMENT_BYTES} are allowed: shorten the descriptor or the lists"
         )
     return token
 

@@ -10,7 +10,7 @@ from pki import T0, YEAR, Pki
 
 from tdn.errors import MalformedMessage, TrustError
 from tdn.protocol import descriptor as descriptors
-from tdn.protocol import synopsis
+from tdn.protocol import jsontext, synopsis
 from tdn.protocol.names import Role
 from tdn.trust import envelope, signing, statements
 from tdn.trust.statements import Advertisement, by_roots
@@ -177,3 +177,16 @@ def test_mint_takes_only_verified_requests(net: LittleNetwork) -> None:
     bob = net.entity("bob")
     with pytest.raises(TrustError):
         envelope.authenticate(net.create(net.entity("alice")), lambda _: bob.identity)
+
+
+def test_what_could_never_be_advertised_is_not_minted(net: LittleNetwork) -> None:
+    """T7, T18: the lists go along when a topic is advertised, so they count when it is minted: what is minted fits into a request."""
+    alice = net.entity("alice")
+    names = [f"institution:{number:03d}{'x' * 120}" for number in range(500)]
+    room = jsontext.MAX_ADVERTISEMENT_BYTES - 500 * 137 * 4 // 3 - 2_500
+    fits = net.mint(alice, descriptor=descriptors.xml(f"<a>{'y' * (room * 3 // 4)}</a>"), lists={"discover_allow": names})
+    assert len(net.advertise(alice, fits)) <= jsontext.MAX_REQUEST_BYTES
+    too_much = descriptors.xml(f"<a>{'y' * (room * 3 // 4 + 4_000)}</a>")
+    with pytest.raises(MalformedMessage, match="shorten the descriptor or the lists"):
+        net.mint(alice, descriptor=too_much, lists={"discover_allow": names})
+    assert net.mint(alice, descriptor=too_much)
