@@ -183,7 +183,7 @@ def test_what_could_never_be_advertised_is_not_minted(net: LittleNetwork) -> Non
     """T7, T18: the lists go along when a topic is advertised, so they count when it is minted: what is minted fits into a request."""
     alice = net.entity("alice")
     names = [f"institution:{number:03d}{'x' * 120}" for number in range(500)]
-    room = jsontext.MAX_ADVERTISEMENT_BYTES - 500 * 137 * 4 // 3 - 2_500
+    room = jsontext.MAX_ADVERTISEMENT_BYTES - 500 * 137 * 4 // 3 - 4_000
     fits = net.mint(alice, descriptor=descriptors.xml(f"<a>{'y' * (room * 3 // 4)}</a>"), lists={"discover_allow": names})
     assert len(net.advertise(alice, fits)) <= jsontext.MAX_REQUEST_BYTES
     too_much = descriptors.xml(f"<a>{'y' * (room * 3 // 4 + 4_000)}</a>")
