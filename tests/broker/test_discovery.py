@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from entity_client import EntityClient, Topic, path, properties, text, xml
+from tdn.bus.connection import Delivery
 from tdn.errors import Absent, QueryError, Refused, UsageError
 from tdn.protocol.access import lists
 from tdn.protocol.names import Role, mint_uuid
@@ -264,16 +265,34 @@ async def test_cursors_with_times_in_every_language(asker: EntityClient, shelf: 
         assert cursor is None
 
 
-async def test_topics_come_before_the_last_page(asker: EntityClient, many: tuple[str, list[Topic]]) -> None:
+async def test_topics_come_before_the_last_page(
+    live: LiveNetwork, connect: Connect, many: tuple[str, list[Topic]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """T15: what has come is shown; nobody waits for the end of an answer."""
-    mark, _ = many
-    discovery = asker.discover(mark, limit=1000)
-    first = await anext(stream := discovery.__aiter__())
-    assert first.uuid
+    mark, topics = many
+    client = await connect(live)
+    pages: list[Delivery] = []
+    deliver, holding = client._session._on_reply, True
+
+    def hold_back(delivery: Delivery) -> None:
+        """Every page but the first."""
+        if len(delivery.body) > 50_000:
+            pages.append(delivery)
+        if not holding or delivery not in pages[1:]:
+            deliver(delivery)
+
+    monkeypatch.setattr(client._session, "_on_reply", hold_back)
+    discovery = client.discover(mark, nodes=["n1"], limit=1000)
+    stream = aiter(discovery)
+    first = [(await anext(stream)).uuid for _ in range(50)]
     assert discovery.answered == set(), "the answer has not ended"
-    rest = [topic async for topic in stream]
-    assert len(rest) == 229
-    assert discovery.answered == {"n1", "n2"}
+    await until(lambda: len(pages) > 1, "the node to send more")
+    holding = False
+    for page in pages[1:]:
+        deliver(page)
+    rest = [topic.uuid async for topic in stream]
+    assert first + rest == [topic.uuid for topic in topics]
+    assert discovery.answered == {"n1"}
 
 
 # --- lists ---------------------------------------------------------------------------------------------------------------------------
