@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from entity_client.objects import Topic, read_topic
 from entity_client.session import Patience, Session
-from tdn.bus.connection import Channel, Delivery
+from tdn.bus.connection import Channel, Connection, Delivery
 from tdn.confined.lanes import Lanes, Limits
 from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError, TrustError, UsageError
 from tdn.protocol import jsontext, names
@@ -213,6 +213,7 @@ class Answering:
         self._all = Rate(burst=100, per_second=20.0, clock=time.monotonic)
         self._topics: list[Topic] = []
         self._lanes = Lanes("entity_client.matching:matcher", {}, limits=Limits(slow_seconds=5.0))
+        self._answers: Channel | None = None
         self.ready = asyncio.Event()
 
     @property
@@ -305,27 +306,42 @@ class Answering:
         await questions.consume(
             names.peer_queue(self._client.identity.name, queue.session), arrived.put_nowait, no_ack=False, exclusive=True
         )
-        replies: Channel | None = None
-        while not questions.closed.done() and not connection.closed.done():
-            getting = asyncio.create_task(arrived.get())
-            ends: list[asyncio.Future[Any]] = [getting, questions.closed, connection.closed]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not getting.done():
-                getting.cancel()
-                return
-            delivery = getting.result()
-            try:
-                if replies is None or replies.closed.done():
-                    replies = await connection.channel(confirms=True)
-                told = await self._answer(delivery, replies)
-                if told is not None:
-                    answered.put_nowait(told)
-            except TdnError as error:
-                logger.info("a question was not answered: %s", error)
-            if not questions.closed.done():
-                questions.ack(delivery.tag)
+        at_work: set[asyncio.Task[None]] = set()
+        try:
+            while not questions.closed.done() and not connection.closed.done():
+                getting = asyncio.create_task(arrived.get())
+                ends: list[asyncio.Future[Any]] = [getting, questions.closed, connection.closed]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done():
+                    getting.cancel()
+                    return
+                # Each by itself, as many as the broker hands out at once: one that takes long holds nobody else up.
+                task = asyncio.create_task(self._take(getting.result(), questions, connection, answered))
+                at_work.add(task)
+                task.add_done_callback(at_work.discard)
+        finally:
+            for task in at_work:
+                task.cancel()
 
-    async def _answer(self, delivery: Delivery, replies: Channel) -> Answered | None:
+    async def _take(
+        self, delivery: Delivery, questions: Channel, connection: Connection, answered: asyncio.Queue[Answered]
+    ) -> None:
+        try:
+            told = await self._answer(delivery, connection)
+            if told is not None:
+                answered.put_nowait(told)
+        except TdnError as error:
+            logger.info("a question was not answered: %s", error)
+        if not questions.closed.done():
+            questions.ack(delivery.tag)
+
+    async def _replies(self, connection: Connection) -> Channel:
+        """A channel for answers: the broker closes it when the way between entities is shut."""
+        if self._answers is None or self._answers.closed.done():
+            self._answers = await connection.channel(confirms=True)
+        return self._answers
+
+    async def _answer(self, delivery: Delivery, connection: Connection) -> Answered | None:
         question = self._admit(delivery)
         who = question.signer
         asker = Asker(who.name.id, who.institution)
@@ -353,6 +369,7 @@ class Answering:
             tail=b"\n".join(lines),
             with_chain=True,
         )
+        replies = await self._replies(connection)
         await replies.publish(
             names.PEER_REPLIES,
             names.peer_queue(who.name, question.reply or ""),
