@@ -12,6 +12,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from tdn.queries.model import FIELD, INDEXED_FIELDS, SHORTEST_CLUE, AllOf, AnyOf, Clue, Contains, Value
@@ -53,7 +54,7 @@ class Candidates:
 
         `wanted` is how many matches the caller stops at: where they are likely to be met soon, the table is walked before any index.
         """
-        parts = [] if clue is None else _parts(clue)
+        parts = () if clue is None else _parts(clue)
         if soon := self._worth_walking(parts, wanted):
             for row in itertools.islice(self._walk(after), soon):
                 after = (row[0], row[1])
@@ -95,7 +96,7 @@ class Candidates:
             values,
         )
 
-    def _worth_walking(self, parts: list[_Part], wanted: int | None) -> int:
+    def _worth_walking(self, parts: tuple[_Part, ...], wanted: int | None) -> int:
         """How many rows to walk before an index is asked: enough to meet what is wanted, where nothing rare is looked for."""
         if wanted is None or len(parts) != 1 or not isinstance(parts[0], _Texts):
             return 0
@@ -105,7 +106,7 @@ class Candidates:
 
     # --- which topics a clue leaves ---
 
-    def _few(self, parts: list[_Part]) -> set[int] | None:
+    def _few(self, parts: tuple[_Part, ...]) -> set[int] | None:
         """The topics that those parts leave together which leave few, until they are very few."""
         left: set[int] | None = None
         for part in parts:
@@ -116,7 +117,7 @@ class Candidates:
                     break
         return left
 
-    def _all(self, parts: list[_Part]) -> set[int] | None:
+    def _all(self, parts: tuple[_Part, ...]) -> set[int] | None:
         """The topics that all parts leave which can be followed."""
         left: set[int] | None = None
         for part in parts:
@@ -186,7 +187,8 @@ class _Texts:
 _Part: TypeAlias = Clue | _Texts
 
 
-def _parts(clue: Clue) -> list[_Part]:
+@lru_cache(maxsize=256)
+def _parts(clue: Clue) -> tuple[_Part, ...]:
     """The parts of a clue that all hold, the cheapest to look up first."""
     flat = list(_flat(clue))
     texts = tuple(part.text for part in flat if isinstance(part, Contains))
@@ -194,7 +196,7 @@ def _parts(clue: Clue) -> list[_Part]:
     rest = [part for part in flat if isinstance(part, AnyOf)]
     # A single value before a range: it is the likelier to leave few.
     values.sort(key=lambda value: value.low is None or value.low != value.high)
-    return [*values, *([_Texts(texts)] if texts else []), *rest]
+    return (*values, *([_Texts(texts)] if texts else []), *rest)
 
 
 def _flat(clue: Clue) -> Iterator[Clue]:

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,16 @@ class Search:
     times: Times = ANY_TIME
     sealed: bool = False
 
+
+#: Bounds of times, each with the column and the relation that it stands for.
+_BOUNDS = {
+    "created_after": "created >=",
+    "created_before": "created <",
+    "expires_after": "expires >=",
+    "expires_before": "expires <",
+    "valid_at_least": "duration >=",
+    "valid_at_most": "duration <=",
+}
 
 _FOUND = "t.expires, t.owner, t.seq, t.id"
 _SUBJECT = "t.kind, t.creator, t.institution, t.descriptor, t.synopsis"
@@ -151,27 +162,23 @@ def _subject(row: tuple[Any, ...]) -> Subject:
 
 def _condition(search: Search) -> tuple[str, dict[str, Any]]:
     """The condition that every candidate meets, and its values."""
-    conditions = ["t.expires > :now", _VISIBLE]
     values: dict[str, Any] = {"now": _text(search.now), **_who(search.asker)}
-    if search.sealed:
+    bounds: tuple[str, ...] = ()
+    if search.times is not ANY_TIME:
+        given = {name: getattr(search.times, name) for name in _BOUNDS}
+        bounds = tuple(name for name, bound in given.items() if bound is not None)
+        values |= {name: given[name] if isinstance(given[name], int) else _text_up(given[name]) for name in bounds}
+    return _condition_text(search.sealed, search.query is not None, bounds), values
+
+
+@lru_cache(maxsize=256)
+def _condition_text(sealed: bool, queried: bool, bounds: tuple[str, ...]) -> str:
+    conditions = ["t.expires > :now", _VISIBLE]
+    if sealed:
         conditions.append("t.descriptor_kind = 'sealed'")
-    elif search.query is not None:
+    elif queried:
         conditions.append("t.descriptor_kind <> 'sealed'")
-    times = search.times
-    if times is ANY_TIME:
-        return " AND ".join(conditions), values
-    for name, column, relation, bound in (
-        ("created_after", "created", ">=", times.created_after),
-        ("created_before", "created", "<", times.created_before),
-        ("expires_after", "expires", ">=", times.expires_after),
-        ("expires_before", "expires", "<", times.expires_before),
-        ("valid_at_least", "duration", ">=", times.valid_at_least),
-        ("valid_at_most", "duration", "<=", times.valid_at_most),
-    ):
-        if bound is not None:
-            conditions.append(f"t.{column} {relation} :{name}")
-            values[name] = bound if isinstance(bound, int) else _text_up(bound)
-    return " AND ".join(conditions), values
+    return " AND ".join([*conditions, *(f"t.{_BOUNDS[name]} :{name}" for name in bounds)])
 
 
 def _clue(search: Search) -> Clue:
