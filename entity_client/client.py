@@ -58,6 +58,8 @@ class EntityClient:
         self.seen = 0
         self._chosen: Identity | None = None
         self._recalled: str | None = None
+        #: Sealed descriptors that our key was tried on, by their advertisements' digests: what was inside, or that it is not for us.
+        self.sealed_before: dict[str, Mapping[str, Any] | None] = {}
         #: Nodes that answered the last locate that was heard to its end, and when that was.
         self._about: list[LocatedNode] = []
         self._about_at = float("-inf")

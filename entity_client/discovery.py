@@ -11,19 +11,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from entity_client import peers
 from entity_client.objects import LocatedNode, Topic, read_topic
 from entity_client.session import Patience, Session
-from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError
+from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError, UsageError
 from tdn.protocol import names
+from tdn.protocol.names import check_uuid
+from tdn.protocol.times import parse_time
 from tdn.queries.compile import compile_query
 from tdn.queries.model import Query, finds
 from tdn.queries.times import ANY_TIME, Times
+from tdn.trust import sealed
 from tdn.trust.statements import by_roots
 
 if TYPE_CHECKING:
@@ -34,6 +38,11 @@ logger = logging.getLogger(__name__)
 #: Sealed topics asked for at a time, where a query is matched on them here.
 _SEALED_AT_ONCE = 1000
 
+#: How long one discovery may try its key on sealed topics, in all; and how many are remembered.
+_OPENING_SECONDS = 2.0
+_SEALED_KNOWN = 100_000
+#: A cursor before every topic.
+_BEGINNING = "1000-01-01T00:00:00Z_00000000-0000-4000-8000-000000000000"
 #: Nodes that were about a moment ago and have not answered for so long: it is found out who is about now.
 _PROMPT_SECONDS = 0.5
 #: How long what has come is held back for a node that may have an earlier topic. Only one that hangs, or just died, takes longer.
@@ -142,6 +151,9 @@ class Discovery:
         self.declined: set[str] = set()
         #: Nodes that answered with an error, such as a query that took too long there.
         self.failed: dict[str, str] = {}
+        #: Sealed topics that were not tried, because trying those before them took too long.
+        self.unopened = 0
+        self._opening_seconds = 0.0
         #: Entities that answered for their own topics, because no node was there.
         self.peers: set[str] = set()
         #: Advertisements that did not verify, with who gave them. Never shown, never silently dropped.
@@ -240,7 +252,8 @@ class Discovery:
         try:
             async for answer in peers.ask(self._session, self._body, seconds=peers.GATHER_SECONDS):
                 self.peers.add(answer.peer)
-                self._note_cursor(answer.cursor)
+                if answer.cursor is not None and _is_place(answer.cursor) and answer.cursor > self._body.get("cursor", ""):
+                    self._note_cursor(answer.cursor)
                 arrived.begin(answer.peer)
                 for line in answer.lines:
                     topic = self._read(answer.peer, line)
@@ -296,7 +309,7 @@ class Discovery:
             given, topics, reply = await self._ask_once(node, body, None)
             matching += [topic for topic in topics if (until is None or topic.place <= until) and self._matches(topic)]
             cursor = reply.get("cursor")
-            if cursor is None or given == 0 or (until is not None and cursor >= until):
+            if cursor is None or given == 0 or self.unopened or (until is not None and cursor >= until):
                 return matching
             body["cursor"] = cursor
 
@@ -328,13 +341,30 @@ class Discovery:
         raise NoNodeAnswered(f"node {node.id} did not answer in time")
 
     def _read(self, giver: str, line: bytes) -> Topic | None:
-        credentials = self._session.credentials
         try:
-            return read_topic(line, by_roots(credentials.roots), self._session.network, credentials.key)
+            topic = read_topic(line, by_roots(self._session.credentials.roots), self._session.network, None)
+            return self._opened(topic) if topic.is_sealed else topic
         except TdnError as error:
             self.disbelieved.append((giver, str(error)))
             logger.warning("%s gave an advertisement that does not verify: %s", giver, error)
             return None
+
+    def _opened(self, topic: Topic) -> Topic:
+        """A sealed topic, opened if it is sealed for us. Tried once for all nodes and all discoveries, and not without end: anybody can
+        make many that are for nobody."""
+        told, known = topic.advertisement, self._client.sealed_before
+        if told.digest not in known:
+            if self._opening_seconds > _OPENING_SECONDS:
+                self.unopened += 1
+                return topic
+            started = time.perf_counter()
+            if len(known) >= _SEALED_KNOWN:
+                known.clear()
+            known[told.digest] = sealed.open_descriptor(
+                told.descriptor, creator=told.creator, network=told.network, key=self._session.credentials.key
+            )
+            self._opening_seconds += time.perf_counter() - started
+        return replace(topic, opened=known[told.digest])
 
     def _matches(self, topic: Topic) -> bool:
         if self._query is None:
@@ -345,10 +375,21 @@ class Discovery:
         """A node that lags may have filled the answer with later topics: go on before the first that was left out."""
         if left_out:
             first = min(left_out)
-            before = max((place for place in shown if place < first), default=self._body.get("cursor"))
-            self.cursor = before if self.cursor is None or before is None else min(self.cursor, before)
+            before = max((place for place in shown if place < first), default=self._body.get("cursor", _BEGINNING))
+            self.cursor = before if self.cursor is None else min(self.cursor, before)
 
     def _note_cursor(self, cursor: str | None) -> None:
         """Several nodes end in several places; going on from the earliest misses nothing."""
         if cursor is not None:
             self.cursor = cursor if self.cursor is None else min(self.cursor, cursor)
+
+
+def _is_place(cursor: str) -> bool:
+    """Whether a cursor is one of ours. A node's was made by a node; an entity can write anything."""
+    created, _, uuid = cursor.partition("_")
+    try:
+        parse_time(created)
+        check_uuid(uuid)
+    except UsageError:
+        return False
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tdn.queries.compile import compile_query, load_languages
+from tdn.queries.compile import compile_query, load_languages, warm_up
 from tdn.queries.model import Subject, finds
 
 # Nobody but that process imports this module, and it must not be interrupted in the middle of an import.
@@ -13,7 +13,8 @@ load_languages()
 
 
 def matcher(argument: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[bytes]]]:
-    """What answers jobs: which of the subjects a query finds, by number."""
+    """What answers jobs: which of the subjects a query finds, by number. All that a job needs is loaded here: later nothing can be opened."""
+    warm_up(xquery=argument.get("heavy", False))
 
     def match(job: dict[str, Any]) -> tuple[dict[str, Any], Sequence[bytes]]:
         query = compile_query(job["language"], job["query"])

@@ -154,7 +154,7 @@ class Topic:
         return result
 
 
-def read_topic(line: bytes, identify: IdentifyAt, network: str, key: EllipticCurvePrivateKey) -> Topic:
+def read_topic(line: bytes, identify: IdentifyAt, network: str, key: EllipticCurvePrivateKey | None) -> Topic:
     """A topic from one line of an answer: the advertisement and, after spaces, its status and, for its owner, what it hides. All of it
     verified, and about each other. A sealed one is opened, if it was sealed for this key.
     """
@@ -164,7 +164,7 @@ def read_topic(line: bytes, identify: IdentifyAt, network: str, key: EllipticCur
     if advertisement.network != network:
         raise TrustError("the advertisement was minted in another network")
     opened = None
-    if advertisement.descriptor["kind"] == "sealed":
+    if key is not None and advertisement.descriptor["kind"] == "sealed":
         opened = sealed.open_descriptor(advertisement.descriptor, creator=advertisement.creator, network=network, key=key)
     opening = None
     if hidden:

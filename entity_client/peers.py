@@ -13,7 +13,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,6 +50,8 @@ _LIFE = timedelta(seconds=20)
 _QUEUE_GOOD_FOR = timedelta(days=1)
 #: Bytes of topics in an answer: one page, as a node's.
 _ANSWER_BYTES = 140_000
+#: Bytes of advertisements whose descriptors go into one job of a search process.
+_JOB_BYTES = 1_000_000
 #: Topics that one entity answers for at most. A node does better by then.
 _MOST_TOPICS = 10_000
 #: Between looks at a node for one's own topics, while there is one; and between tries to connect.
@@ -250,8 +252,9 @@ class Answering:
                 await self._fetch()
                 self._remember()
                 self.ready.set()
-            except (BrokerUnavailable, NoNodeAnswered) as error:
-                logger.info("no node to learn from: %s", error)
+            except TdnError as error:
+                # Whatever it is, what is known stays, and is answered for.
+                logger.info("nothing learnt from a node: %s", error)
                 if recall_queue(self._session.credentials.folder, "answer") is not None:
                     self.ready.set()
             await asyncio.sleep(_REFRESH_SECONDS)
@@ -262,9 +265,13 @@ class Answering:
         cursor = None
         while True:
             discovery = self._client.discover(f"owner = '{own}'", language="sql", limit=_MOST_TOPICS, cursor=cursor)
-            found += [topic async for topic in discovery if topic.owner == own and topic.opening is not None]
+            page = [topic async for topic in discovery if topic.owner == own and topic.opening is not None]
+            if not discovery.answered:
+                # Other entities answered in the nodes' place. What they say of our topics is nothing to go by.
+                raise NoNodeAnswered("no node answered")
+            found += page
             cursor = discovery.cursor
-            if cursor is None or len(found) >= _MOST_TOPICS:
+            if cursor is None or not page or len(found) >= _MOST_TOPICS:
                 break
         self._topics = found[:_MOST_TOPICS]
 
@@ -332,8 +339,12 @@ class Answering:
                 answered.put_nowait(told)
         except TdnError as error:
             logger.info("a question was not answered: %s", error)
-        if not questions.closed.done():
-            questions.ack(delivery.tag)
+        except Exception:
+            # Ours to look into. One question must not keep the others from being taken.
+            logger.exception("a question could not be answered")
+        finally:
+            if not questions.closed.done():
+                questions.ack(delivery.tag)
 
     async def _replies(self, connection: Connection) -> Channel:
         """A channel for answers: the broker closes it when the way between entities is shut."""
@@ -413,14 +424,14 @@ class Answering:
             return visible
         candidates = [topic for topic in visible if not topic.is_sealed]
         matching: set[str] = set()
-        if candidates:
+        for part in _parts(candidates):
             job = {
                 "language": body.get("language", "string"),
                 "query": body["query"],
-                "subjects": [{**asdict(topic.subject), "descriptor": dict(topic.subject.descriptor)} for topic in candidates],
+                "subjects": [{**asdict(topic.subject), "descriptor": dict(topic.subject.descriptor)} for topic in part],
             }
             said, _ = await self._lanes.run(job, asker=asker.entity or "", heavy=job["language"] == "xquery")
-            matching = {candidates[number].uuid for number in said["matches"]}
+            matching |= {part[number].uuid for number in said["matches"]}
         # Sealed ones go along, as a node would give them: whoever can open them matches them itself (T9).
         return [topic for topic in visible if topic.is_sealed or topic.uuid in matching]
 
@@ -429,6 +440,20 @@ def _require_login(delivery: Delivery, message: Envelope) -> None:
     """The guard lets no revoked key in; the login ties the signature to what it let in."""
     if delivery.login != str(message.signer.name):
         raise TrustError("the message came by another login than its signature names")
+
+
+def _parts(topics: list[Topic]) -> Iterator[list[Topic]]:
+    """Topics in parts that fit into a job."""
+    part: list[Topic] = []
+    size = 0
+    for topic in topics:
+        size += len(topic.token)
+        if part and size > _JOB_BYTES:
+            yield part
+            part, size = [], len(topic.token)
+        part.append(topic)
+    if part:
+        yield part
 
 
 def _page(topics: list[Topic], limit: int) -> tuple[list[bytes], str | None]:

@@ -268,6 +268,10 @@ async def _look_for(client: EntityClient, arguments: argparse.Namespace, languag
         note(f"node {node} answers others only, by its policy")
     for node, message in sorted(discovery.failed.items()):
         note(f"warning: node {node}: {message}")
+    if discovery.unopened:
+        note(
+            f"warning: {discovery.unopened} sealed topics were not tried, there are too many; narrow the times, as with --created-after"
+        )
     if discovery.peers:
         note(f"no node answered; these entities answered for their own topics: {', '.join(sorted(discovery.peers))}")
     if not found and not arguments.json:

@@ -40,7 +40,8 @@ class Limits:
     #: Of one worker.
     memory_bytes: int = 1024**3
     quick_workers: int = 2
-    slow_workers: int = 1
+    #: Two, so that one asker, who never holds all of a lane, does not keep the others waiting.
+    slow_workers: int = 2
     #: Two, so that the uninterruptible work of one asker does not keep another's waiting for slow_seconds.
     heavy_workers: int = 2
     #: Waiting and running, in each case.
@@ -234,7 +235,8 @@ class Lanes:
 
     `work` names a factory, "package.module:function". Its module is imported once, before workers are forked, so it imports all that the work
     needs, and starts no thread. In each worker `factory(argument)` gives the function that is called with each job, a JSON object, and returns a
-    JSON object and some bytes objects. It may be interrupted anywhere, and is then called with the next job.
+    JSON object and some bytes objects. It may be interrupted anywhere, and is then called with the next job. After the factory no worker can
+    open a file or a socket. In the heavy lane an argument that is a dict has `heavy` set, for engines that only that lane needs.
     """
 
     def __init__(self, work: str, argument: Any, *, limits: Limits) -> None:
@@ -247,7 +249,8 @@ class Lanes:
         heavy_terms = Terms(slow, slow, interruptible=False, nice=nice, memory_bytes=memory)
 
         def lane(name: str, count: int, terms: Terms, per_asker: int | None) -> _Lane:
-            return _Lane(name, count, terms, self._workers, argument, per_asker=per_asker, waiting=limits.waiting)
+            known = {**argument, "heavy": True} if name == "heavy" and isinstance(argument, dict) else argument
+            return _Lane(name, count, terms, self._workers, known, per_asker=per_asker, waiting=limits.waiting)
 
         self._quick = lane("quick", limits.quick_workers, quick_terms, None)
         self._slow = lane("slow", limits.slow_workers, slow_terms, limits.slow_per_asker)

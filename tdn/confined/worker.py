@@ -1,7 +1,7 @@
 """The worker's side: one job after the other, each within its time, until the node hangs up.
 
 A job that is interrupted for its time never answers, whatever the code did with the interruption. The worker bounds its own memory, leaves no
-core dumps, dies with the process that forked it, and is what the kernel takes first when memory runs out.
+core dumps, opens no file once it is ready, dies with the process that forked it, and is what the kernel takes first when memory runs out.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def serve(channel: socket.socket, factory: Factory) -> None:
         return
     gc.collect()
     gc.freeze()
+    _open_nothing_more()
     channel.sendall(frames.encode({"ready": os.getpid()}))
     for content in received:
         channel.sendall(worker.answer(content["job"]))
@@ -94,6 +95,14 @@ def _restrain(how: dict[str, Any]) -> None:
     most = int(how["memory_bytes"] * _HARD_MEMORY)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _open_nothing_more() -> None:
+    """No file and no socket from here on. An engine that is talked into reading files (as Saxon was, past every setting of its own) finds
+    that it cannot open any. What a job needs was opened and imported by its factory."""
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, lowest_free))
 
 
 class _Worker:

@@ -30,6 +30,9 @@ _PAGE_TOPICS = 100
 
 #: A node that has not ticked for so long is taken to be away.
 _PRESENT_WITHIN = timedelta(seconds=20)
+#: How old a status may be that is given out, and how many are kept.
+_STATUS_FOR = timedelta(seconds=5)
+_STATUSES = 5_000
 _PEERS_FOR = timedelta(seconds=0.2)
 
 KINDS = frozenset({"locate", "create", "discover", "show", "lookup", "peer"})
@@ -67,6 +70,8 @@ class Desk:
     #: How far the node's view of the log is.
     position: Callable[[], int]
     peers: Peers = field(default_factory=Peers)
+    #: Statuses that were signed lately, by topic and change.
+    statuses: dict[tuple[str, int], tuple[datetime, bytes]] = field(default_factory=dict)
 
 
 def answer(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Iterator[Answer]:
@@ -189,6 +194,12 @@ def _line(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:
 
 
 def _status(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:
+    """A signed status, the same for a few seconds: an answer may hold hundreds, and each costs a signature."""
+    known = desk.statuses.get((topic.uuid, topic.seq))
+    if known is not None and timedelta(0) <= now - known[0] < _STATUS_FOR:
+        return known[1]
+    if len(desk.statuses) >= _STATUSES:
+        desk.statuses.clear()
     payload = {
         "v": schemas.VERSION,
         "network": desk.network,
@@ -199,7 +210,9 @@ def _status(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:
         "seq": topic.seq,
         "at": format_time(whole_seconds(now)),
     }
-    return statements.sign("status", payload, desk.node, now)
+    token = statements.sign("status", payload, desk.node, now)
+    desk.statuses[topic.uuid, topic.seq] = (now, token)
+    return token
 
 
 def _pages(lines: list[bytes]) -> Iterator[list[bytes]]:

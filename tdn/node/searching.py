@@ -5,27 +5,31 @@ It holds no key and signs nothing. It reads the node's store, and gives signed a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tdn.protocol.access import Asker
 from tdn.protocol.times import parse_time
-from tdn.queries.compile import compile_query
+from tdn.queries.compile import compile_query, warm_up
 from tdn.queries.times import ANY_TIME, read_times
 from tdn.store.search import FoundTopic, Reader, Search
 
 Result = tuple[dict[str, Any], Sequence[bytes]]
 
-#: Bytes of advertisements in one answer. Who wants more goes on with the cursor; a small question must not make a node hold hundreds of
+#: What a status beside an advertisement takes.
+_STATUS_BYTES = 2_400
+#: Bytes of advertisements, and of what goes with them, in one answer. Who wants more goes on with the cursor; a small question must not make a node hold hundreds of
 #: megabytes.
 ANSWER_BYTES = 1_500_000
 
 
 def searcher(argument: dict[str, Any]) -> Callable[[dict[str, Any]], Result]:
-    """What answers jobs, over the store at a path."""
+    """What answers jobs, over the store at a path. Everything that a job needs is opened here: later nothing can be."""
+    warm_up(xquery=argument.get("heavy", False))
     reader = Reader(Path(argument["store"]))
-    reader.let_signals_in()
+    reader.open_all()
     return lambda job: search(reader, job)
 
 
@@ -69,7 +73,9 @@ def _up_to(
     """As many topics as an answer may hold, at least one, and where to go on."""
     size = 0
     for number, topic in enumerate(topics):
-        size += len(topic.advertisement)
+        size += len(topic.advertisement) + (_STATUS_BYTES if topic.changed else 0)
+        if topic.opening is not None:
+            size += len(json.dumps(topic.opening))
         if number and size > most_bytes:
             before = topics[number - 1]
             return topics[:number], (before.created, before.uuid)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tdn.errors import QueryError
-from tdn.queries.model import Query
+from tdn.queries.model import Query, Subject
 
 LANGUAGES = ("string", "regex", "sql", "xpath", "xquery")
 
@@ -23,6 +23,32 @@ def load_languages() -> None:
     """
     for language in LANGUAGES:
         _compiler(language)
+
+
+def warm_up(*, xquery: bool) -> None:
+    """Ask something in every language once, so that nothing is loaded or opened later; XQuery's engine only where it will be used."""
+    about = {
+        "kind": "properties",
+        "properties": {"a": 1, "t": "2027-01-01T00:00:00Z"},
+        "types": {"a": "integer", "t": "timestamp"},
+    }
+    document = {"kind": "xml", "xml": '<a b="c">text<!-- x --></a>'}
+    for language, text in _FIRST_QUERIES.items():
+        if language != "xquery" or xquery:
+            query = compile_query(language, text)
+            for descriptor in (about, document):
+                query.matches(Subject("", "topic", "a", "a", "i", _MOMENT, _MOMENT, descriptor, ""))
+
+
+_MOMENT = "2027-01-01T00:00:00Z"
+_FIRST_QUERIES = {
+    "string": "straße",
+    "regex": r"(?i)\pL+x[0-9]{2,3}",
+    "sql": "a + 1 > 2.5 AND t < TIMESTAMP '2027-01-31T12:00:00Z' OR lower(b) LIKE '%x_' AND c IN (1, 2) AND d BETWEEN 1 AND 2",
+    "xpath": "//a[@b = 'c' and matches(., 't+')]/@b or count(//a) > 1 or xs:dateTime('2027-01-01T00:00:00Z') > xs:dateTime('2026-01-01T00:00:00Z')"
+    " or format-number(1.5, '0.0') = 'x' or upper-case(string-join(for $x in //a return $x, ' ')) = 'x'",
+    "xquery": "for $x in //a where matches($x, 't') return <hit>{format-date(xs:date('2027-01-01'), '[Y]')}</hit>",
+}
 
 
 def _compiler(language: str) -> Callable[[str], Query]:

@@ -70,13 +70,14 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX topics_by_creator ON topics (creator);
     CREATE INDEX topics_by_owner ON topics (owner);
     CREATE INDEX topics_by_institution ON topics (institution);
-    CREATE INDEX topics_sealed ON topics (created, uuid) WHERE descriptor_kind = 'sealed';
+    CREATE INDEX topics_sealed ON topics (restricted, created, uuid) WHERE descriptor_kind = 'sealed';
     CREATE TABLE listed (              -- who may, and who may not, discover a topic
         topic INTEGER NOT NULL,
         side INTEGER NOT NULL,         -- 1 allowed, 2 barred
         who TEXT NOT NULL,
         PRIMARY KEY (topic, side, who)
     ) WITHOUT ROWID;
+    CREATE INDEX listed_by_who ON listed (who, side, topic);
     CREATE TABLE property_values (     -- what clues of kind Value look up
         key TEXT NOT NULL,
         value NOT NULL,

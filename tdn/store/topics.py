@@ -6,18 +6,22 @@ discovery never steps over what is gone. What a node's policy does not store nev
 
 from __future__ import annotations
 
+import logging
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tdn.errors import TdnError
 from tdn.protocol import jsontext
 from tdn.protocol.access import read_lists
 from tdn.protocol.times import parse_time
 from tdn.queries.model import SHORTEST_CLUE, Scalar, indexed_text, indexed_values
 from tdn.rules.state import Fact
 from tdn.trust import signing
+
+logger = logging.getLogger(__name__)
 
 #: Version of what is derived. A store made by another is derived anew when it is opened.
 _DERIVATION = 2
@@ -105,7 +109,15 @@ def _insert(db: sqlite3.Connection, uuid: str, topic: Fact, raw: bytes, stores: 
     payload: dict[str, Any] = jsontext.parse(signing.decode_segment(advertisement_in(raw).split(b".")[1]))
     if not stores.accepts(payload):
         return
-    identifier, descriptor, synopsis = topic["advertised"], payload["descriptor"], payload["synopsis"]["value"]
+    descriptor, synopsis = payload["descriptor"], payload["synopsis"]["value"]
+    try:
+        body, values = _indexed(descriptor, synopsis)
+    except (TdnError, KeyError, TypeError, ValueError) as error:
+        # A node signed what no node should have, such as XML that is none. The log took it; what cannot be read is not searched, and it must
+        # not stop every node that reads the log.
+        logger.error("topic %s cannot be indexed and is left out: %s", uuid, error)
+        return
+    identifier = topic["advertised"]
     lists = read_lists(topic.get("lists", {}))
     sides = [(ALLOWED, who) for who in lists.allow or ()] + [(BARRED, who) for who in lists.deny]
     restricted = (ALLOWED if lists.allow is not None else 0) | (BARRED if lists.deny else 0)
@@ -130,24 +142,24 @@ def _insert(db: sqlite3.Connection, uuid: str, topic: Fact, raw: bytes, stores: 
     )
     if sides:
         db.executemany("INSERT INTO listed VALUES (?, ?, ?)", [(identifier, side, who) for side, who in sides])
-    _index(db, identifier, descriptor, synopsis)
+    db.executemany("INSERT INTO property_values VALUES (?, ?, ?)", [(key, value, identifier) for key, value in values])
+    if body:
+        db.execute("INSERT INTO topic_text (rowid, body) VALUES (?, ?)", (identifier, body))
+        if identifier % _SAMPLE_EVERY == 0:
+            _sample(db, body)
 
 
-def _index(db: sqlite3.Connection, identifier: int, descriptor: Mapping[str, Any], synopsis: str) -> None:
+def _indexed(descriptor: Mapping[str, Any], synopsis: str) -> tuple[str, list[tuple[str, Scalar]]]:
+    """What the indexes hold of a topic."""
+    return indexed_text(descriptor, synopsis), [(key, as_stored(value)) for key, value in indexed_values(descriptor)]
+
+
+def _sample(db: sqlite3.Connection, body: str) -> None:
     db.executemany(
-        "INSERT INTO property_values VALUES (?, ?, ?)",
-        [(key, as_stored(value), identifier) for key, value in indexed_values(descriptor)],
+        "INSERT INTO grams VALUES (?, 1) ON CONFLICT (gram) DO UPDATE SET seen = seen + 1",
+        [(gram,) for gram in sorted({body[at : at + SHORTEST_CLUE] for at in range(len(body) - SHORTEST_CLUE + 1)})],
     )
-    body = indexed_text(descriptor, synopsis)
-    if not body:
-        return
-    db.execute("INSERT INTO topic_text (rowid, body) VALUES (?, ?)", (identifier, body))
-    if identifier % _SAMPLE_EVERY == 0:
-        db.executemany(
-            "INSERT INTO grams VALUES (?, 1) ON CONFLICT (gram) DO UPDATE SET seen = seen + 1",
-            [(gram,) for gram in sorted({body[at : at + SHORTEST_CLUE] for at in range(len(body) - SHORTEST_CLUE + 1)})],
-        )
-        db.execute("UPDATE derived SET sampled = sampled + 1")
+    db.execute("UPDATE derived SET sampled = sampled + 1")
 
 
 def _remove(db: sqlite3.Connection, uuid: str) -> None:
@@ -155,13 +167,13 @@ def _remove(db: sqlite3.Connection, uuid: str) -> None:
     if row is None:
         return
     identifier, text, synopsis, restricted = row
-    descriptor = jsontext.parse(text.encode())
-    if body := indexed_text(descriptor, synopsis):
+    body, values = _indexed(jsontext.parse(text.encode()), synopsis)
+    if body:
         # An index that keeps no content is told what to forget. `grams` is a sample of what was ever seen, and stays.
         db.execute("INSERT INTO topic_text (topic_text, rowid, body) VALUES ('delete', ?, ?)", (identifier, body))
     db.executemany(
         "DELETE FROM property_values WHERE key = ? AND value = ? AND topic = ?",
-        [(key, as_stored(value), identifier) for key, value in indexed_values(descriptor)],
+        [(key, value, identifier) for key, value in values],
     )
     if restricted:
         db.execute("DELETE FROM listed WHERE topic = ?", (identifier,))

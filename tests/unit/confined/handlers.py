@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,9 @@ def make(argument: Any) -> Callable[[dict[str, Any]], Result]:
         if job["do"] == "count":
             return {"done": done, "pid": os.getpid(), "template": os.getppid(), "argument": argument}, []
         if into := job.get("into"):
-            Path(into).write_text(str(os.getpid()), "ascii")
+            # A link: a worker can open no file to write into.
+            Path(into).unlink(missing_ok=True)
+            os.symlink(str(os.getpid()), into)
         result: Result = globals()[job["do"]](job)
         return result
 
@@ -184,6 +187,23 @@ def own_class(job: dict[str, Any]) -> Result:
     raise Particular("bad", position=3)
 
 
+def reach_out(job: dict[str, Any]) -> Result:
+    """What an engine that was talked into it would try."""
+    tried: dict[str, Any] = {}
+    for name, attempt in (
+        ("file", lambda: os.open("/etc/hostname", os.O_RDONLY)),
+        ("socket", lambda: socket.socket()),
+        ("copy", lambda: os.dup(0)),
+        ("pipe", lambda: os.pipe()),
+    ):
+        try:
+            attempt()
+            tried[name] = "done"
+        except OSError as error:
+            tried[name] = error.strerror
+    return tried, []
+
+
 def environment(job: dict[str, Any]) -> Result:
     return {"names": sorted(os.environ)}, []
 
@@ -192,11 +212,10 @@ def taken_over(job: dict[str, Any]) -> Result:
     """What a worker could do whose engine was taken over: write what it likes to the node."""
     for descriptor in range(3, 64):
         try:
-            channel = socket.socket(fileno=os.dup(descriptor))
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.write(descriptor, bytes.fromhex(job["bytes"]))
         except OSError:
             continue
-        with channel:
-            channel.sendall(bytes.fromhex(job["bytes"]))
     _spin(3600)
     raise AssertionError
 

@@ -25,7 +25,14 @@ from tdn.errors import Absent, LoginRefused, MalformedMessage, QueryError, Refus
 HERE = str(Path(__file__).parent)
 MEGABYTE = 1024**2
 #: Small, so that tests are short, and one worker in each lane, so that what holds it is seen.
-SMALL = {"quick_seconds": 0.05, "slow_seconds": 0.3, "memory_bytes": 200 * MEGABYTE, "quick_workers": 1, "heavy_workers": 1}
+SMALL = {
+    "quick_seconds": 0.05,
+    "slow_seconds": 0.3,
+    "memory_bytes": 200 * MEGABYTE,
+    "quick_workers": 1,
+    "slow_workers": 1,
+    "heavy_workers": 1,
+}
 #: For tests in which no limit should strike, however slow the machine.
 PATIENT = {**SMALL, "quick_seconds": 30.0, "slow_seconds": 30.0}
 #: Longest wait for a condition, in seconds. A failure, not a pause.
@@ -180,7 +187,7 @@ async def test_what_cannot_be_interrupted_is_killed_and_replaced(tmp_path: Path)
         for ended in await asyncio.gather(*(lanes.run(job, asker=job["do"]) for job in jobs), return_exceptions=True):
             assert isinstance(ended, Refused), ended
             assert "took longer than 0.3 s" in ended.message
-        assert {int((tmp_path / do).read_text("ascii")) for do in ("deaf", "in_c")} == slow, "each had its time in both lanes"
+        assert {int(os.readlink(tmp_path / do)) for do in ("deaf", "in_c")} == slow, "each had its time in both lanes"
         await until(lambda: all(gone(pid) for pid in quick | slow))
         assert await pid_of(lanes) not in quick
 
@@ -250,6 +257,20 @@ async def test_a_worker_that_was_taken_over_cannot_do_more_than_fail() -> None:
                 await lanes.run({"do": "taken_over", "bytes": frame.hex()}, asker="a")
             assert await pid_of(lanes) != before
             await until(lambda pid=before: gone(pid))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+async def test_a_worker_opens_nothing_once_it_is_ready(heavy: bool) -> None:
+    """An engine that is talked past its own settings still finds no file and no network."""
+    async with open_lanes(PATIENT) as lanes:
+        tried, _ = await lanes.run({"do": "reach_out"}, asker="a", heavy=heavy)
+        assert tried == dict.fromkeys(("file", "socket", "copy", "pipe"), "Too many open files")
+
+
+async def test_the_heavy_lane_knows_that_it_is() -> None:
+    async with open_lanes(PATIENT, argument={"a": 1}) as lanes:
+        assert (await lanes.run({"do": "count"}, asker="a"))[0]["argument"] == {"a": 1}
+        assert (await lanes.run({"do": "count"}, asker="a", heavy=True))[0]["argument"] == {"a": 1, "heavy": True}
 
 
 async def test_a_worker_sees_little_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +407,7 @@ async def test_what_cannot_start_says_so(work: str, error: type[Exception], word
 async def test_close_leaves_no_process_and_refuses_what_is_in_work() -> None:
     async with open_lanes({**PATIENT, "quick_workers": 2}) as lanes:
         pids = staff(lanes)
-        assert len(pids) == 4
+        assert len(pids) == 4, pids
         pids.add((await lanes.run({"do": "count"}, asker="a"))[0]["template"])
         jobs = [{"do": "deaf"}, {"do": "deaf"}, {"do": "deaf"}]
         asked = [asyncio.create_task(lanes.run(job, asker="a", heavy=heavy)) for job in jobs for heavy in (False, True)]
@@ -435,7 +456,7 @@ async def test_a_killed_node_leaves_no_process() -> None:
     )
     assert process.stdout is not None
     pids = [int(word) for word in (await process.stdout.readline()).split()]
-    assert len(pids) == 6
+    assert len(pids) == 7
     assert not any(gone(pid) for pid in pids)
     process.send_signal(signal.SIGKILL)
     await process.wait()

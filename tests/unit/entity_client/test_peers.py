@@ -208,10 +208,14 @@ def test_a_query_is_given_neither_hidden_nor_sealed_topics(there: Neighbours, mo
 
 
 class Replies:
-    """Where an answer is published."""
+    """Where an answer is published: a connection, and its one channel."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, str, bytes]] = []
+        self.closed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def channel(self, **how: Any) -> Replies:
+        return self
 
     async def publish(self, exchange: str, key: str, body: bytes, **more: Any) -> None:
         self.sent.append((exchange, key, body))
@@ -220,6 +224,7 @@ class Replies:
 async def _answers(taking: Answering, raws: list[bytes], login: str) -> AsyncIterator[tuple[Any, Replies]]:
     for raw in raws:
         replies = Replies()
+        taking._answers = None
         yield await taking._answer(delivery(raw, login), cast(Any, replies)), replies
 
 
