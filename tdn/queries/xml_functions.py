@@ -7,6 +7,10 @@ the environment, the clock or chance is on the list; nor what parses or makes do
 
 from __future__ import annotations
 
+import re
+
+from tdn.errors import QueryError
+
 FN = "http://www.w3.org/2005/xpath-functions"
 XS = "http://www.w3.org/2001/XMLSchema"
 MATH = "http://www.w3.org/2005/xpath-functions/math"
@@ -213,3 +217,43 @@ def refusal(uri: str, local: str, arity: int | None) -> tuple[str, str] | None:
 _COLLATED = words(
     "contains starts-with ends-with substring-before substring-after contains-token compare min max distinct-values index-of sort"
 )
+
+#: Functions that read, load, parse or depend on the machine. Left out are those of common names that do no harm (id, put, error, trace):
+#: these names are refused even in strings, where somebody may look for "error (5)".
+HARMFUL = (frozenset(_HINTS) - words("id idref put error trace")) | words(
+    "xslt evaluate system-property available-system-properties stream-available unparsed-entity-uri unparsed-entity-public-id "
+    "collation-key parse-ietf-date format-date format-dateTime format-time format-number format-integer function-available type-available"
+)
+#: Not even behind `-`, `.` or a digit: `1-doc('x')` and `1 eq-doc('x')` are calls. Behind every sign that is no letter it is refused.
+_NAMES = re.compile(
+    rf"(?<![A-Za-z_])(?:{'|'.join(sorted(HARMFUL, key=len, reverse=True))}|current-[A-Za-z-]+)(?=[\s\x00-\x20]*[(#])"
+)
+#: Functions by a namespace that is written out.
+_BRACED = re.compile(r"Q\{([^{}]*)\}[\s\x00-\x20]*[^\s(){}\[\]<>=,;'\"]*[\s\x00-\x20]*[(#]")
+_NAMESPACES = frozenset({FN, XS, MATH, MAP, ARRAY, LOCAL})
+#: Other signs of an attempt. They could be computed, so that they alone would not do.
+_TEXTS = re.compile(
+    r"https?://saxon\.sf\.net|https?://ns\.saxonica\.com|\bsaxon:|\bjava:|vendor-options|stylesheet-(?:node|text|location)"
+    r"|http://www\.w3\.org/1999/XSL/Transform|http://(?:www\.)?(?:expath|exslt)\.org/"
+    r"|\bimport\s+(?:module|schema)\b|\bdeclare\s+option\b|(?<!['\"\w])collation\s*['\"]|/collation/",
+    re.IGNORECASE,
+)
+_HINT = "this is refused anywhere in an XQuery, also inside a string; write it apart, such as 'do' || 'c(1)'"
+
+
+def refuse_harmful(text: str) -> None:
+    """Raise QueryError if an XQuery could call what would do harm, however it is read.
+
+    `xml_lexer` decides what is code and what is text, and each time that it and the engine disagreed, code reached the engine unchecked. Here
+    nothing is decided. A function of XQuery 3.1 is called or referred to only by its name, written out, before `(` or `#`: names have no escapes,
+    white space or comments inside them, and a comment between name and bracket begins with a bracket itself. So a text in which no such name
+    stands before such a sign, not even in strings and comments, calls none of them. What finds functions by a text that is computed
+    (function-lookup, load-xquery-module, transform) is among the names.
+    """
+    if found := _NAMES.search(text):
+        raise QueryError(f"{found.group()}() is not allowed", position=found.start(), hint=_HINT)
+    for found in _BRACED.finditer(text):
+        if " ".join(found.group(1).split()) not in _NAMESPACES:
+            raise QueryError("there are no functions in this namespace", position=found.start(), hint=_HINT)
+    if found := _TEXTS.search(text):
+        raise QueryError(f"{found.group()[:60]!r} is not allowed", position=found.start(), hint=_HINT)

@@ -3,20 +3,22 @@
 `read` promises that the text is bounded (characters, tokens, nesting), that strings, comments, brackets and elements are closed, and that
 every function called or referred to by name is on the list of `xml_functions` or declared in the query itself. It raises QueryError with
 a position otherwise, and takes time in proportion to the text. Where it is not certain how an engine reads something, it refuses: a call
-that this module takes for text would reach the engine unchecked.
+that this module takes for text would reach the engine unchecked. After that,
+`refuse_harmful` looks at the text of an XQuery without reading it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NoReturn
 
 from tdn.errors import QueryError
 from tdn.queries.model import MAX_QUERY_CHARACTERS, require_length
-from tdn.queries.xml_functions import ERR, FN, LOCAL, PREFIXES, RESERVED, refusal, words
+from tdn.queries.xml_functions import ERR, FN, LOCAL, PREFIXES, RESERVED, refusal, refuse_harmful, words
 
 #: Most tokens, and deepest brackets and elements. Engines recurse over both; a query that a person writes has a few dozen tokens.
 MAX_TOKENS = 2000
@@ -43,6 +45,19 @@ _KEYWORDS = words(
     "and or div idiv mod to eq ne lt le gt ge is union intersect except return satisfies in then else where by when case "
     "of as instance treat cast castable for let some every ascending descending default start end only"
 )
+#: Where Saxon expects an operator it ends a name at `-` or `.` if what stands before that is one of these: `1 eq-abs(1)` calls abs().
+_OPERATORS = words(
+    "after and andAlso as before case default div else eq except follows ge gt idiv in intersect into is le lt mod modify ne or orElse otherwise "
+    "precedes return satisfies then to union where with"
+)
+_SPLIT = re.compile(rf"(?:{'|'.join(sorted(_OPERATORS))})[-.]")
+#: Signs after which no operator can stand, so that Saxon takes such a name whole.
+_BEFORE_NAMES = words("/ // @ :: $ ( , [ { | || ! = != < <= > >= << >> := + - =>")
+#: A `<` begins an element behind these alone, because nothing but an operand can follow them. Behind everything else it could be a
+#: comparison, and what is text to one reader would be code to the other: `xs:integer? <?a or doc('x') or xs:integer?> 1` was one.
+_BEFORE_ELEMENTS = frozenset({";", "(", ",", "{", "[", ":="})
+#: So do these words, if they are words of the grammar and not names of elements.
+_WORDS_BEFORE_ELEMENTS = frozenset({"return", "then", "else", "satisfies", "in"})
 #: After an operand, these leave the reader still behind an operand.
 _SUFFIXES = frozenset({"ascending", "descending", "empty", "greatest", "least", "default"})
 #: Two-word operators: the second word stands where an operand would.
@@ -101,6 +116,9 @@ def read(language: str, text: str) -> Source:
         for prefix, uri in reader.bound:
             bindings.setdefault(prefix, set()).add(uri)
     _check_functions(source, bindings, declared)
+    if language == "xquery":
+        # Last, because what was refused above says better why. It looks at all of the text, whatever was made of it.
+        refuse_harmful(text)
     return source
 
 
@@ -121,6 +139,8 @@ class _Reader:
         operand = False
         pair: str | None = None
         text = self.text
+        #: The last tokens of this expression, not of those around it.
+        recent: deque[Token] = deque(maxlen=3)
         while at < len(text):
             found = _LEXEME.match(text, at)
             if found is None:
@@ -139,7 +159,10 @@ class _Reader:
             if kind == "symbol" and lexeme in "([{":
                 if level + 1 > MAX_NESTING:
                     raise QueryError(f"the query is nested deeper than {MAX_NESTING} levels", position=start)
-                self._add(kind, lexeme, start, end, level, operand)
+                if lexeme == "{" and recent and recent[-1].text == "Q" and recent[-1].end == start:
+                    # Saxon reads up to the next `}`, whatever stands between, quotes too.
+                    raise QueryError("a name is missing after Q{…}", position=start - 1, hint="write Q{uri}name")
+                recent.append(self._add(kind, lexeme, start, end, level, operand))
                 opened.append((lexeme, start))
                 at, operand, pair = end, False, None
                 continue
@@ -151,27 +174,34 @@ class _Reader:
                 opener, where = opened.pop()
                 if _CLOSERS[opener] != lexeme:
                     raise QueryError(f"'{opener}' at character {where + 1} is closed by '{lexeme}'", position=start)
-                self._add(kind, lexeme, start, end, level - 1, True)
+                recent.append(self._add(kind, lexeme, start, end, level - 1, True))
                 at, operand = end, True
                 continue
-            if lexeme in ("<", "<<") and self.constructors and _opens_element(text, start):
-                if operand:
+            if lexeme == "<" and self.constructors and _opens_element(text, start):
+                if text[start + 1] in "!?/" or not _awaits_operand(recent):
                     raise QueryError(
-                        "'<' here could be a comparison or an element", position=start, hint="write a space after '<'"
+                        "'<' here could be a comparison or an element",
+                        position=start,
+                        hint="write a space after '<' to compare, or put brackets around the element: (<name/>)",
                     )
                 index = len(self.tokens)
                 self._add("element", "<", start, end, level, False)
                 at = self._element(start, level)
                 self.tokens[index] = Token("element", text[start:at], start, at, level, False)
+                recent.append(self.tokens[index])
                 operand = True
                 continue
+            if lexeme == "<" and self.constructors and _awaits_operand(recent):
+                raise QueryError("'<' compares nothing here", position=start, hint="an element begins with '<' and its name")
             if kind == "symbol":
-                self._add(kind, lexeme, start, end, level, operand)
+                recent.append(self._add(kind, lexeme, start, end, level, operand))
                 # `*` and `.` stand for something where an operand is expected, and `..` always does.
                 operand = lexeme in (".", "..") or (lexeme == "*" and not operand)
                 pair = None
             elif kind in ("name", "braced"):
-                self._add("name", lexeme, start, end, level, operand)
+                if self.constructors:
+                    _check_name(lexeme, start, recent)
+                recent.append(self._add("name", lexeme, start, end, level, operand))
                 if pair is not None and lexeme == pair:
                     operand, pair = False, None
                 elif operand:
@@ -180,7 +210,7 @@ class _Reader:
                 else:
                     operand = True
             else:
-                self._add(kind, lexeme, start, end, level, operand)
+                recent.append(self._add(kind, lexeme, start, end, level, operand))
                 operand, pair = True, None
             at = end
         if opened:
@@ -190,10 +220,12 @@ class _Reader:
             raise QueryError(f"the query ends before a '{closer}'", position=len(text))
         return at
 
-    def _add(self, kind: str, text: str, start: int, end: int, depth: int, operand: bool) -> None:
+    def _add(self, kind: str, text: str, start: int, end: int, depth: int, operand: bool) -> Token:
         if len(self.tokens) >= MAX_TOKENS:
             raise QueryError(f"the query has more than {MAX_TOKENS} words and signs", position=start)
-        self.tokens.append(Token(kind, text, start, end, depth, operand))
+        token = Token(kind, text, start, end, depth, operand)
+        self.tokens.append(token)
+        return token
 
     def _refuse_character(self, at: int) -> NoReturn:
         sign = self.text[at]
@@ -222,9 +254,13 @@ class _Reader:
         if depth > MAX_NESTING:
             raise QueryError(f"the query is nested deeper than {MAX_NESTING} levels", position=start)
         text = self.text
-        for opener, closer in (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>")):
-            if text.startswith(opener, start):
-                return self._skip(start, start + len(opener), closer)
+        if text.startswith(("<!", "<?"), start):
+            # They hold text that nobody reads here. Nothing is lost: no query needs to make one.
+            raise QueryError(
+                "comments, CDATA sections and instructions cannot be made by signs",
+                position=start,
+                hint="write comment { 'text' }",
+            )
         found = _TAG_NAME.match(text, start + 1)
         if found is None:
             raise QueryError("'<' begins no element here", position=start, hint="write a space after '<' to compare")
@@ -295,14 +331,9 @@ class _Reader:
                 else:
                     at += 1
             if name.startswith("xmlns:"):
+                _check_prefix(name[6:], begun)
                 self.bound.append((name[6:], _uri(text[begun + 1 : at], begun)))
             at += 1
-
-    def _skip(self, start: int, at: int, closer: str) -> int:
-        end = self.text.find(closer, at)
-        if end < 0:
-            raise QueryError(f"'{closer}' is missing", position=start)
-        return end + len(closer)
 
 
 _COMMENT_MARKS = re.compile(r"\(:|:\)")
@@ -311,6 +342,51 @@ _CONTENT_MARK = re.compile(r"[<{}]")
 
 def _opens_element(text: str, at: int) -> bool:
     return _TAG_NAME.match(text, at + 1) is not None or text[at + 1 : at + 2] in ("!", "?", "/")
+
+
+def _awaits_operand(recent: Sequence[Token]) -> bool:
+    """Whether it is certain, for every reader, that an operand follows and no operator."""
+    if not recent:
+        return True
+    last = recent[-1]
+    if last.kind == "symbol":
+        return last.text in _BEFORE_ELEMENTS
+    if last.kind != "name" or last.text not in _WORDS_BEFORE_ELEMENTS or not last.after_operand or len(recent) < 2:
+        return False
+    # It is a word of the grammar if an operand stands before it. A word that may be an operator itself is none: in
+    # `xs:integer? or return <a` the `?` ends a type, `or` is an operator and `return` the name of an element.
+    operand, before = recent[-2], recent[-3].text if len(recent) > 2 and recent[-3].kind == "symbol" else ""
+    if operand.kind == "name":
+        named = before in ("$", "/", "//", "@", "::")
+        return named or (operand.text in _SUFFIXES and operand.after_operand) or operand.text not in _KEYWORDS | _SUFFIXES
+    if operand.kind == "symbol" and operand.text == "*":
+        return before in ("/", "//", "@", "::")
+    return operand.kind != "symbol" or operand.text in (")", "]", "}", ".", "..")
+
+
+def _check_name(name: str, at: int, recent: Sequence[Token]) -> None:
+    """Refuse a name that Saxon may end earlier than this module does."""
+    last = recent[-1] if recent else None
+    if last is not None and last.kind == "symbol" and last.text == "?" and ":" in name:
+        # After `?` Saxon ends a name at the colon: `map{?k:f()}` has the key ?k and calls f().
+        raise QueryError("a key after '?' has no prefix", position=at, hint="write a space before ':', or $map('key')")
+    if (
+        last is None
+        or (last.kind == "symbol" and last.text in _BEFORE_NAMES)
+        or (last.kind == "name" and last.text in _OPERATORS)
+    ):
+        return
+    if _SPLIT.match(name):
+        raise QueryError(
+            f"{name[:40]!r} could be a name, or an operator and a name",
+            position=at,
+            hint="write spaces around the operator, or ./ before the name",
+        )
+
+
+def _check_prefix(prefix: str, at: int) -> None:
+    if _SPLIT.match(prefix):
+        raise QueryError(f"the prefix {prefix[:40]!r} begins like an operator", position=at, hint="choose another prefix")
 
 
 def _spaces(text: str, at: int) -> int:
@@ -377,6 +453,7 @@ def _read_declaration(source: Source, tokens: list[Token], bindings: dict[str, s
             raise QueryError(
                 f"the prefix {prefix[:40]!r} keeps its meaning", position=tokens[2].start, hint="choose another prefix"
             )
+        _check_prefix(prefix, tokens[2].start)
         source.namespaces[prefix] = uri
         bindings[prefix] = {uri}
         return []
@@ -404,6 +481,10 @@ def _check_functions(source: Source, bindings: dict[str, set[str]], declared: se
     for token, following in pairwise(source.tokens):
         if token.kind == "name" and token.text == "validate" and following.text in ("{", "strict", "lax", "type"):
             raise QueryError("'validate' is not allowed", position=token.start, hint="descriptors have no schema")
+        if token.kind == "name" and token.text == "collation" and following.kind == "string":
+            raise QueryError("a collation is not allowed", position=token.start, hint="strings are compared by their codepoints")
+        if token.kind == "symbol" and token.text == "%" and following.text not in ("private", "public"):
+            raise QueryError("annotations are not allowed", position=token.start)
     for index, arity in _calls(source.tokens):
         token = source.tokens[index]
         for uri, local in _resolve(token, bindings):
@@ -415,10 +496,16 @@ def _check_functions(source: Source, bindings: dict[str, set[str]], declared: se
 
 
 def _calls(tokens: list[Token]) -> Iterator[tuple[int, int | None]]:
-    """Where a function is called or referred to by name, and with how many arguments."""
+    """Where a function is called or referred to by name, and with how many arguments.
+
+    A name after `?` (a key whose value is called) or after `%` counts as one: it is refused if no function of that name is allowed.
+    """
     for index, token in enumerate(tokens[:-1]):
-        # After `$` it is a variable, after `%` an annotation, after `?` a key of a map.
-        if token.kind != "name" or (index and tokens[index - 1].text in ("$", "%", "?") and tokens[index - 1].kind == "symbol"):
+        if token.kind != "name":
+            continue
+        before = tokens[index - 1] if index and tokens[index - 1].kind == "symbol" else None
+        if before is not None and before.text == "$" and ":" not in token.text:
+            # A variable. With a prefix it is one, too, but in `map{$k:f()}` that is for each reader to say.
             continue
         following = tokens[index + 1]
         if following.text == "#" and following.kind == "symbol":

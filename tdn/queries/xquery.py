@@ -197,6 +197,9 @@ class _Clues:
         return all_of(*clues, self._flwor(result, variables, match=False))
 
     def _for(self, binding: list[Token], variables: dict[str, Bound]) -> Clue:
+        if binding and binding[0].text in ("tumbling", "sliding"):
+            # The conditions of a window bind variables of their own, which may hide those known here.
+            raise _NotUnderstood
         at = _index(binding, "in")
         names = _variables(binding[:at]) if at is not None else []
         items = self._items(binding[at + 1 :], variables) if at is not None else None
