@@ -57,6 +57,12 @@ def test_terms() -> None:
     assert xmltext.terms("<a/>") == ["<a>", ""]
 
 
+def test_terms_of_white_space_in_attributes() -> None:
+    """Saxon trims xml:id, and the index must hold what any engine may find there."""
+    assert xmltext.terms("<a xml:id='  x   y ' b='c'/>") == ["<a>", "@id=  x   y ", "@id=x y", "@b=c", ""]
+    assert xmltext.terms("<a b='\u00a0x'/>") == ["<a>", "@b=\u00a0x", ""]
+
+
 def test_terms_of_a_long_text() -> None:
     """Long text comes from the parser in pieces; the index sees it whole, also where a reference stands in the middle."""
     body = "wort&#32;" * 10_000
@@ -90,6 +96,9 @@ def test_terms_of_what_is_refused() -> None:
         # No URI has a space, and expat parts a name from its namespace with one.
         ('<a xmlns="urn:x y"/>', "not well-formed"),
         ("<a>\ud800</a>", "not Unicode"),
+        ("<?xml version='1.1'?><a/>", "version"),
+        ('<?xml version="1.1" encoding="utf-8"?><a/>', "version"),
+        ('<?xml version="1.2"?><a/>', "version"),
     ],
 )
 def test_refused(document: str, why: str) -> None:

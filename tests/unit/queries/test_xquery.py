@@ -46,7 +46,7 @@ def subject(given: descriptor.Descriptor) -> Subject:
         ("xquery version '3.1'; declare boundary-space strip; exists(//unit)", True),
         ("<found>{//nothing}</found>", True),
         ("<found>{//sensor}</found>/sensor[@id = 'x42']", True),
-        ("<a b='{1 + 1}' c=\"don''t\">it's {{ <b/> <!-- ' --> <![CDATA[ {doc('x')} ]]> <?p ' ?> {'}'} </a> = 'x'", False),
+        ("<a b='{1 + 1}' c=\"don''t\">it's {{ <b/> {'}'} </a> = 'x'", False),
         ("element { 'a' } { attribute b { 1 } }/@b = '1'", True),
         ("switch ((//unit)[1]) case 'C' return <a/> default return ()", True),
         ("typeswitch (/) case document-node() return true() default return false()", True),
@@ -286,8 +286,140 @@ def test_functions_that_are_refused(name: str) -> None:
             compile_xquery(text)
 
 
+#: Each was, or could have been, text to this side and code to the engine.
+DISGUISED = [
+    "map{'a':0} ! (1 cast as xs:integer? <?a, CALL, 1 cast as xs:integer?> 0)",
+    "map{'a':0} ! (if (1 cast as xs:integer? <?a or (CALL) or 1 cast as xs:integer?> 5) then 1 else ())",
+    "map{'a':0} ! (1 treat as item()+ <?a, CALL, 1 cast as xs:integer?> 0)",
+    "map{'a':0} ! (1 treat as item()* <?a, CALL, 1 cast as xs:integer?> 0)",
+    "map{'a':0} ! (1 treat as item()? <?a, CALL, 1 cast as xs:integer?> 0)",
+    "map{'a':0} ! (/ <?a, CALL, 1 cast as xs:integer?> 0)",
+    "for $x in (1, 2) order by $x empty <?a, CALL ?> 1 return 1",
+    "1 cast as xs:integer? <a> CALL </a>",
+    "1 treat as item()+ <a> CALL </a>",
+    "1 treat as element(*, xs:anyType?)* <a> CALL </a>",
+    "1 cast as xs:integer? <!-- CALL -->",
+    "1 cast as xs:integer? <![CDATA[ CALL ]]>",
+    "1 cast as xs:integer? (: x :) <?a CALL ?>",
+    "/ <a> CALL </a>",
+    "* <a> CALL </a>",
+    "//return <a> CALL </a>",
+    "1 cast as xs:integer? or return <a> CALL </a>",
+    "1 treat as item()* and then <a> CALL </a>",
+    "$x/in <a> CALL </a>",
+    "$m?a <a> CALL </a>",
+    "a = <a> CALL </a>",
+    "a | <a> CALL </a>",
+    "(1)<a> CALL </a>",
+    "[1]<a> CALL </a>",
+    "(< a> CALL </a>)",
+    "<a><?p CALL ?></a>",
+    "<a><!-- CALL --></a>",
+    "<a><![CDATA[ CALL ]]></a>",
+    "map{'k':1} ! map{?k:CALL}",
+    "map{'k':1} ! [?k:CALL]",
+    "let $m := map{'k':2} return map{$m?k:CALL}",
+    "let $m := map{'k':2} return map{$m ? k:CALL}",
+    "let $m := map{'k':2} return map{$m?*:CALL}",
+    "map{1 cast as xs:integer?a:CALL}",
+    "1 = xs:integer?CALL",
+    "let $a := 1 return map{$a:CALL}",
+    "declare namespace a = 'urn:a'; declare variable $a:b := 1; map{$a:CALL}",
+    "%CALL function() { 1 }()",
+    "1 eq-CALL",
+    "1 * eq-CALL",
+    "<e xmlns:eq-fn='urn:a'>{1 eq-fn:CALL}</e>",
+    "declare namespace eq-fn = 'urn:a'; 1 eq-fn:CALL",
+    "1-CALL",
+    "1.-CALL",
+    "Q{u'} eq 'CALL'",
+    "1 eq-Q{u'}abs(1) or 'CALL'",
+    "'CALL'",
+    "(: CALL :) 1",
+    "<a b='CALL'/>",
+]
+
+
+@pytest.mark.parametrize("text", DISGUISED)
+@pytest.mark.parametrize("call", ["current-dateTime()", "transform (map { })", "doc#1('x')", "parse-xml(: :)('<a/>')"])
+def test_calls_in_disguise(text: str, call: str) -> None:
+    """No way of writing makes a reader that is not this one see a call that was not checked; a dangerous name is refused even as text."""
+    with pytest.raises(QueryError):
+        compile_xquery(text.replace("CALL", call))
+
+
+@pytest.mark.parametrize(
+    "text", [text for text in DISGUISED if text not in ("'CALL'", "(: CALL :) 1", "<a b='CALL'/>", "1-CALL", "1.-CALL")]
+)
+def test_disguises_are_refused_by_themselves(text: str) -> None:
+    """Also with a name that the look at the bare text knows nothing of: the two defences do not lean on each other."""
+    with pytest.raises(QueryError):
+        compile_xquery(text.replace("CALL", "unheard-of()"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'http://saxon.sf.net/'",
+        "declare namespace s = 'http://saxon.sf.net/'; 1",
+        "map { 'vendor-options': 1 }",
+        "map { 'stylesheet-text': 1 }",
+        "'http://www.w3.org/1999/XSL/Transform'",
+        "declare namespace j = 'java:java.lang.Runtime'; 1",
+        "Q{java:java.lang.Runtime}getRuntime()",
+        "Q{urn:a}f(1)",
+        "declare namespace a = 'urn:a'; declare function a:f($x) { 1 }; Q{urn:a}f(1)",
+        "for $x in (1, 2) order by $x collation 'http://www.w3.org/2013/collation/UCA' return $x",
+        "for $x in (1, 2) order by $x collation 'urn:a' return $x",
+        "for $x in (1, 2) group by $x collation 'urn:a' return $x",
+        "%saxon:memo-function function() { 1 }()",
+        "%a function() { 1 }()",
+        "let $m := map { 'a': abs#1 } return $m?a(5)",
+        "xs:integer('1') instance of xs:integer? <b",
+    ],
+)
+def test_what_else_is_refused(text: str) -> None:
+    with pytest.raises(QueryError):
+        compile_xquery(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for $s in //sensor return <hit>{$s/title}</hit>",
+        "for $s in //sensor/* return <hit id='{1}'>it's</hit>",
+        "for $s in //sensor order by $s/price descending return <hit>it's</hit>",
+        "if (//sensor) then <a>it's</a> else <b>it's</b>",
+        "if(1)then<b/>else<c/>",
+        "let $x := <a>it's</a> return $x",
+        "for $x in <a>it's</a> return $x",
+        "some $x in (1, 2) satisfies <a>it's</a>",
+        "[<a>it's</a>]",
+        "(<a/>, <b>it's</b>)",
+        "<a>{<b>it's</b>}</a>",
+        "declare function local:f() { <a>it's</a> }; local:f()",
+        "declare variable $a := 1; <a>it's</a>",
+        "switch (1) case 1 return <b>it's</b> default return <c>it's</c>",
+        "typeswitch (1) case xs:integer? return (<a>it's</a>) default return 1",
+        "map { 'a': 1 }?a = 1",
+        "map { 'a': 1 } ! ?a",
+        "let $m := map { 'a': 1 } return map { $m?a : 1 }",
+        "[1, 2] ! ?*",
+        "'1' cast as xs:integer? < 2",
+        "for-each((1, 2), abs#1)",
+        "for $s in //sensor return in-scope-prefixes($s)",
+        "let $to-do := 1 return $to-do",
+        "contains('see error (5) or Doc (1) or id (2)', 'error')",
+        "'collation'",
+    ],
+)
+def test_what_is_not_refused_with_it(text: str) -> None:
+    """Elements where an operand must follow, and the engine reads them as elements, too: an apostrophe in one begins no string."""
+    assert compile_xquery(text).matches(topic())
+
+
 def test_names_that_look_like_calls_are_no_calls() -> None:
-    assert compile_xquery("(: doc('a') :) //doc[. = 'doc(1)'] | <doc a='doc(1)'>doc('x') &amp; it's</doc>").matches(topic())
+    assert compile_xquery("(: abc('a') :) //doc[. = 'abc(1)'] | (<doc a='abc(1)'>abc('x') &amp; it's</doc>)").matches(topic())
 
 
 def test_the_engine_itself_is_closed() -> None:
@@ -303,6 +435,35 @@ def test_the_engine_itself_is_closed() -> None:
     ):
         with pytest.raises(saxon.Failed, match=r"prohibited|disallowed"):
             saxon.engine().run(f"{text} != ''", "<a/>")
+
+
+def test_memory() -> None:
+    """T13: an engine without memory has not looked at the document, and says so; it can be asked again."""
+    program = """
+import resource
+from tdn.queries import saxon
+engine = saxon.engine()
+assert engine.run("true()", "<a/>") == [True]
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 200 * 2**20,) * 2)
+try:
+    engine.run("fold-left(1 to 40, 'abc', function($s, $n) { string-join(($s, $s)) }) = ''", "<a/>")
+except MemoryError:
+    assert engine.run("true()", "<a/>") == [True]
+    print("no memory")
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout == "no memory\n"
+
+
+@pytest.mark.parametrize("said", ["Could not allocate an aligned heap chunk", "java.lang.OutOfMemoryError", "out of memory"])
+def test_a_document_that_speaks_of_memory(said: str) -> None:
+    """The engine's errors quote documents. None of them may pass for the engine's own trouble, which would end the whole question."""
+    for text in (
+        "xs:integer(/a) = 1",
+        "xs:date(/a) eq xs:date('2020-01-01')",
+    ):
+        assert compile_xquery(text).matches(topic(f"<a>{said}</a>")) is False
 
 
 def test_compiling_does_not_load_the_engine() -> None:
@@ -359,6 +520,9 @@ def texts_of(clue: Clue) -> set[str]:
         ("//unit = 'h&#80;a'", set()),
         ("for $s in //return where $s/where = 'order' return $s/order", {"<return>", "<where>", "<order>"}),
         ("for tumbling window $w in //a start when true() return $w", set()),
+        ("let $s := //never for tumbling window $w in (1, 2) start $s when true() return $s", set()),
+        ("let $s := //never return for tumbling window $w in (1, 2) start $s when true() return $s", set()),
+        ("let $s := //never for sliding window $w in (1, 2) start $x at $s when true() end when true() return $s", set()),
     ],
 )
 def test_clues(text: str, texts: set[str] | None) -> None:
@@ -376,6 +540,8 @@ def test_clues(text: str, texts: set[str] | None) -> None:
         ("for $a in //a where $a = 'xyz' return $a", "<r><a>x<!-- -->y<b>z</b></a></r>"),
         ("let $d := <b/> for $a in //a return $d/self::b", "<a/>"),
         ("//a/@b = 'x y'", "<a b='x\ny'/>"),
+        ("//@xml:id = 'abc'", "<a xml:id='  abc '/>"),
+        ("let $s := //never for tumbling window $w in (1, 2) start $s when true() return $s", "<a/>"),
         ("for $a in //*[lower-case(.) = 'kid'] return $a", "<a>\u212aid</a>"),
         ("for $a in //a where $a/self::a return <b/>/self::b", "<a/>"),
     ],
