@@ -60,6 +60,8 @@ class Engine:
         try:
             if compiled is None:
                 compiled = self._processor.new_xquery_processor()
+                # Otherwise it is the directory of the process, and `$err:module` tells it.
+                compiled.set_query_base_uri("urn:query")
                 compiled.set_query_content(query)
             compiled.set_context(xdm_item=self._processor.parse_xml(xml_text=document))
             value = compiled.run_query_to_value()

@@ -466,6 +466,16 @@ def test_a_document_that_speaks_of_memory(said: str) -> None:
         assert compile_xquery(text).matches(topic(f"<a>{said}</a>")) is False
 
 
+def test_an_error_does_not_tell_where_the_process_runs() -> None:
+    """`$err:module` is where the query comes from: by itself, the directory of the process."""
+    for variable in ("$err:module", "$err:description", "$err:additional"):
+        query = compile_xquery(
+            f"try {{ xs:integer(//unit[1]) }} catch * {{ contains(string-join({variable} ! string()), 'file:') }}"
+        )
+        assert query.matches(topic()) is False
+    assert compile_xquery("try { xs:integer(//unit[1]) } catch * { $err:module = 'urn:query' }").matches(topic())
+
+
 def test_compiling_does_not_load_the_engine() -> None:
     """It costs a tenth of a second and 60 MB, which a process that only compiles need not pay."""
     program = "import sys; from tdn.queries.xquery import compile_xquery; compile_xquery('//a'); assert not any('saxon' in name for name in sys.modules)"
