@@ -29,10 +29,14 @@ setup: venv  ## venv, and RabbitMQ and Java where they are missing
 demo: setup  ## the main job end to end on a private local network
 	@$(BIN)/tdn demo
 
-# Unit tests on all cores; then those that share networks and measure patience, one after the other. 5: a -k that selects none of a part.
+# Unit tests on all cores; then those that share networks and measure patience, one after the other.
 test: setup  ## the whole test suite
-	$(BIN)/pytest -q -n auto $(PYTEST_ARGS) tests/unit || [ $$? -eq 5 ]
-	$(BIN)/pytest -q $(PYTEST_ARGS) --ignore tests/unit || [ $$? -eq 5 ]
+ifeq ($(strip $(PYTEST_ARGS)),)
+	$(BIN)/pytest -q -n auto tests/unit
+	$(BIN)/pytest -q --ignore tests/unit
+else
+	$(BIN)/pytest -q $(PYTEST_ARGS)
+endif
 
 check: venv  ## linters and types
 	$(BIN)/ruff check .
