@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,10 +16,12 @@ from little_network import LittleNetwork
 from pki import Pki
 
 from entity_client import peers
+from entity_client.discovery import Discovery, Wanted
 from entity_client.objects import Topic, read_topic
-from entity_client.peers import Answering, _page, recall_queue
+from entity_client.peers import Answering, PeerAnswer, _page, _parts, recall_queue
 from tdn.bus.connection import Delivery
-from tdn.errors import MalformedMessage, TdnError, TrustError, UsageError
+from tdn.confined import frames
+from tdn.errors import MalformedMessage, NoNodeAnswered, QueryError, Refused, TdnError, TrustError, UsageError
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol import jsontext
 from tdn.protocol.access import Asker
@@ -373,3 +376,290 @@ def test_own_topics_are_remembered_and_verified_again(there: Neighbours, tmp_pat
         after = answering(there, folder=tmp_path)
         after._recall()
         assert after._topics == []
+
+
+# --- learning of one's own topics ---
+
+
+class Answers:
+    """A discovery that nodes answered: its topics, and where it would go on."""
+
+    def __init__(self, *topics: Topic, answered: bool = True, cursor: str | None = None) -> None:
+        self._topics = topics
+        self.answered = {"n1"} if answered else set()
+        self.cursor = cursor
+
+    async def __aiter__(self) -> AsyncIterator[Topic]:
+        for topic in self._topics:
+            yield topic
+
+
+class Owner:
+    """A client whose discoveries come out as told, one after the other: an answer, or an error."""
+
+    def __init__(self, there: Neighbours, *outcomes: Answers | Exception) -> None:
+        self.identity = there.alice.identity
+        self.outcomes = list(outcomes)
+        self.asked: list[tuple[str, str | None]] = []
+
+    def discover(self, query: str, *, language: str, limit: int, cursor: str | None) -> Answers:
+        assert language == "sql"
+        self.asked.append((query, cursor))
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+class Deserted:
+    """A client of a network whose nodes are silent. Its discoveries are real ones."""
+
+    def __init__(self, there: Neighbours, session: Any) -> None:
+        self.identity, self.asker = there.alice.identity, Asker("alice", "local")
+        self.seen, self.timeout = 0, 5.0
+        self.sealed_before: dict[str, Any] = {}
+        self._session = session
+
+    def discover(self, query: str, *, language: str, limit: int, cursor: str | None) -> Discovery:
+        wanted = Wanted(language, query)
+        return Discovery(cast(Any, self), self._session, wanted=wanted, nodes=frozenset(), limit=limit, cursor=cursor)
+
+    def nodes_about(self) -> list[Any]:
+        return []
+
+    def forget_nodes(self) -> None:
+        pass
+
+    async def locate(self, *, expect: Any) -> AsyncIterator[Any]:
+        raise NoNodeAnswered("no node answered")
+        yield
+
+
+def made_queue(folder: Path) -> None:
+    """A fresh queue is remembered, so that no node is asked for one."""
+    (folder / "peer-answer.json").write_text(f'{{"session": "{SESSION}", "made": {NOW.timestamp()}}}')
+
+
+async def refreshed(taking: Answering, enough: Callable[[], bool]) -> None:
+    """Look for own topics again and again, until it was often enough."""
+    running = asyncio.create_task(taking._refresh())
+    async with asyncio.timeout(10):
+        while not enough():
+            assert not running.done(), running
+            await asyncio.sleep(0)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.parametrize("nothing", [True, False], ids=["nothing of ours", "an old one of ours"])
+async def test_entities_tell_us_nothing_of_our_own_topics(
+    there: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing: bool
+) -> None:
+    """T17: while no node is there, whoever answers in their place could make us forget our topics, or their lists."""
+    made_queue(tmp_path)
+    mine = there.topic(lists={"discover_deny": ["mallory"]})
+    taking = answering(there, mine, folder=tmp_path)
+    taking._client = cast(Any, Deserted(there, taking._session))
+    taking._remember()
+    written = (tmp_path / "answering.json").read_bytes()
+    heard = 0
+
+    async def ask(session: Any, body: Any, *, seconds: float) -> AsyncIterator[PeerAnswer]:
+        nonlocal heard
+        yield PeerAnswer("mallory", [] if nothing else [there.topic().line()], None)
+        heard += 1
+
+    monkeypatch.setattr(peers, "ask", ask)
+    with pytest.raises(NoNodeAnswered):
+        await taking._fetch()
+    assert heard == 1
+    monkeypatch.setattr(peers, "_REFRESH_SECONDS", 0)
+    await refreshed(taking, lambda: heard > 3)
+    assert taking._topics == [mine]
+    assert (tmp_path / "answering.json").read_bytes() == written
+    assert taking.ready.is_set(), "what is remembered is answered for"
+
+
+async def test_nodes_are_believed(there: Neighbours) -> None:
+    """T17: all pages of an answer of nodes; one's own topics alone, those whose lists are known. None at all is an answer too."""
+    first, second, foreign = there.topic(), there.topic(), there.topic(there.bob)
+    unknown = replace(there.topic(), opening=None)
+    taking = answering(there, there.topic())
+    client = Owner(there, Answers(first, foreign, cursor=first.place), Answers(unknown, second))
+    taking._client = cast(Any, client)
+    await taking._fetch()
+    assert taking._topics == [first, second]
+    assert client.asked == [("owner = 'alice'", None), ("owner = 'alice'", first.place)]
+    client.outcomes = [Answers()]
+    await taking._fetch()
+    assert taking._topics == []
+
+
+async def test_nodes_that_go_away_in_between(there: Neighbours) -> None:
+    """Half of an answer is no answer."""
+    known, first = there.topic(), there.topic()
+    taking = answering(there, known)
+    taking._client = cast(Any, Owner(there, Answers(first, cursor=first.place), Answers(answered=False)))
+    with pytest.raises(NoNodeAnswered):
+        await taking._fetch()
+    assert taking._topics == [known]
+
+
+async def test_looking_goes_on_whatever_a_node_says(there: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T17: a refusal, by policy or by rate, must not end the answering: what is known stays, and what is new is learnt later."""
+    made_queue(tmp_path)
+    monkeypatch.setattr(peers, "_REFRESH_SECONDS", 0)
+    known, new = there.topic(), there.topic()
+    taking = answering(there, known, folder=tmp_path)
+    seen: list[list[Topic]] = []
+    client = Owner(
+        there,
+        Refused("every node that is there answers others only"),
+        UsageError("the cursor is not one of ours"),
+        QueryError("too long"),
+        TrustError("expired"),
+        NoNodeAnswered("none"),
+        Answers(new),
+        *[Answers(new) for _ in range(1000)],
+    )
+    real = client.discover
+
+    def discover(*query: Any, **how: Any) -> Answers:
+        seen.append(list(taking._topics))
+        return real(*query, **how)
+
+    monkeypatch.setattr(client, "discover", discover)
+    taking._client = cast(Any, client)
+    await refreshed(taking, lambda: len(seen) > 6)
+    assert seen[:7] == [[known]] * 6 + [[new]]
+    assert taking.ready.is_set()
+    again = answering(there, folder=tmp_path)
+    again._recall()
+    assert again._topics == [new]
+
+
+# --- jobs for the process that matches ---
+
+
+@pytest.mark.parametrize("sign", ["x", "\u00e9", "\u96ea", "\U0001f328"], ids=["ASCII", "two bytes", "three bytes", "four bytes"])
+async def test_jobs_are_small_enough(there: Neighbours, monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
+    """T17: seventy topics of the largest size go in several frames. In one they would be refused, and no question be answered at all."""
+    document = f"<snow>{sign * min(65_000, 80_000 // len(sign.encode()))}</snow>"
+    one = there.topic(descriptor=descriptors.xml(document))
+    topics = [
+        replace(one, advertisement=replace(one.advertisement, uuid=f"3f0c9b52-7a1e-4c83-9d41-{number:012d}"))
+        for number in range(70)
+    ]
+    taking = answering(there, *topics)
+    sizes: list[int] = []
+
+    async def run(job: dict[str, Any], *, asker: str, heavy: bool) -> Any:
+        sizes.append(len(frames.encode({"job": job})))
+        # All but the first of each: numbers are those of the part.
+        return {"matches": list(range(1, len(job["subjects"])))}, []
+
+    monkeypatch.setattr(taking._lanes, "run", run)
+    found = await taking._find(Asker("bob", "local"), {"limit": 100, "query": "snow"})
+    assert len(sizes) > 5
+    assert sum(sizes) > frames.MAX_OBJECT_BYTES
+    assert len(found) == 70 - len(sizes)
+    parts = list(_parts(topics))
+    assert [topic for part in parts for topic in part] == topics
+    firsts = {part[0].uuid for part in parts}
+    assert {topic.uuid for topic in found} == {topic.uuid for topic in topics} - firsts
+
+
+def test_parts(there: Neighbours, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as fit, one at least, all of them, in order."""
+    topics = [there.topic() for _ in range(5)]
+    size = len(topics[0].token)
+    assert {len(topic.token) for topic in topics} == {size}
+    for most, counts in (
+        (0, [1] * 5),
+        (size, [1] * 5),
+        (2 * size - 1, [1] * 5),
+        (2 * size, [2, 2, 1]),
+        (4 * size, [4, 1]),
+        (9 * size, [5]),
+    ):
+        monkeypatch.setattr(peers, "_JOB_BYTES", most)
+        parts = list(_parts(topics))
+        assert [len(part) for part in parts] == counts
+        assert [topic for part in parts for topic in part] == topics
+    assert list(_parts([])) == []
+
+
+# --- taking questions ---
+
+
+class Line(Replies):
+    """A connection with a queue of questions, and what was acknowledged of them."""
+
+    def __init__(self, *questions: Delivery) -> None:
+        super().__init__()
+        self.questions = questions
+        self.acked: list[int] = []
+
+    async def consume(self, queue: str, take: Callable[[Delivery], None], **how: Any) -> None:
+        assert how["no_ack"] is False
+        for question in self.questions:
+            take(question)
+
+    def ack(self, tag: int) -> None:
+        self.acked.append(tag)
+
+
+async def test_every_question_is_acknowledged(
+    there: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """T17: one that is refused, and one that finds a bug of ours, must not come again nor keep the next from being answered."""
+    made_queue(tmp_path)
+    taking = answering(there, there.topic(), folder=tmp_path)
+    troubles: list[Exception] = [
+        Refused("no"),
+        QueryError("bad"),
+        frames.BadFrame("a frame of 5000000 + 0 bytes"),
+        frames.WorkFailed("Traceback"),
+        KeyError("limit"),
+        RuntimeError("a bug"),
+    ]
+    real, waiting = taking._find, list(troubles)
+
+    async def find(asker: Asker, body: Any) -> list[Topic]:
+        if waiting:
+            raise waiting.pop(0)
+        return await real(asker, body)
+
+    monkeypatch.setattr(taking, "_find", find)
+    login = str(there.bob.identity.name)
+    raws = [b"", b"junk", *(there.question() for _ in range(len(troubles) + 2))]
+    line = Line(*(replace(delivery(raw, login), tag=tag) for tag, raw in enumerate(raws, 1)))
+
+    async def connect(seconds: float) -> Line:
+        return line
+
+    taking._session.line = connect  # type: ignore[method-assign, assignment]
+    answered: asyncio.Queue[peers.Answered] = asyncio.Queue()
+    serving = asyncio.create_task(taking._serve_once(answered))
+    async with asyncio.timeout(10):
+        assert [await answered.get() for _ in range(2)] == [peers.Answered("bob", 1)] * 2
+        while len(line.acked) < len(raws):
+            assert not serving.done(), serving
+            await asyncio.sleep(0)
+    assert sorted(line.acked) == list(range(1, len(raws) + 1))
+    assert len(line.sent) == 2
+    # A bug is told with its traceback, and each once.
+    bugs = [record.exc_info[1] for record in caplog.records if record.levelname == "ERROR" and record.exc_info]
+    assert bugs == [trouble for trouble in troubles if not isinstance(trouble, TdnError)]
+    line.closed.set_result(None)
+    async with asyncio.timeout(10):
+        await serving
+
+
+async def test_nothing_is_acknowledged_on_a_channel_that_closed(there: Neighbours) -> None:
+    """The broker hands the question out again."""
+    taking, line = answering(there), Line()
+    line.closed.set_result(None)
+    await taking._take(delivery(b"", None), cast(Any, line), cast(Any, line), asyncio.Queue())
+    assert line.acked == []

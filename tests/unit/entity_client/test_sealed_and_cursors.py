@@ -274,6 +274,9 @@ async def test_a_peers_cursor_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch
     assert looking.cursor == good
     assert len(found) == 1
     assert looking.peers == {"alice", "bob"}
+    alone = discovery(cursor=OURS)
+    assert len(await _from_peers(monkeypatch, alone, PeerAnswer("alice", [token], said))) == 1
+    assert alone.cursor is None
 
 
 async def test_peers_cursors(monkeypatch: pytest.MonkeyPatch) -> None:
