@@ -650,7 +650,7 @@ async def test_every_question_is_acknowledged(
     assert sorted(line.acked) == list(range(1, len(raws) + 1))
     assert len(line.sent) == 2
     # A bug is told with its traceback, and each once.
-    bugs = [record.exc_info[1] for record in caplog.records if record.levelname == "ERROR" and record.exc_info]
+    bugs = [record.exc_info[1] for record in caplog.records if record.name == peers.__name__ and record.exc_info]
     assert bugs == [trouble for trouble in troubles if not isinstance(trouble, TdnError)]
     line.closed.set_result(None)
     async with asyncio.timeout(10):
