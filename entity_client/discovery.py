@@ -23,7 +23,7 @@ from entity_client.session import Patience, Session
 from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError, UsageError
 from tdn.protocol import names
 from tdn.protocol.names import check_uuid
-from tdn.protocol.times import parse_time
+from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.queries.compile import compile_query
 from tdn.queries.model import Query, finds
 from tdn.queries.times import ANY_TIME, Times
@@ -385,11 +385,10 @@ class Discovery:
 
 
 def _is_place(cursor: str) -> bool:
-    """Whether a cursor is one of ours. A node's was made by a node; an entity can write anything."""
+    """Whether a cursor is one of ours. A node's was made by a node; an entity can write anything. A time that is written in another way
+    would stand elsewhere in the order of texts than in time: `14:00:00+14:00` is midnight."""
     created, _, uuid = cursor.partition("_")
     try:
-        parse_time(created)
-        check_uuid(uuid)
+        return format_time(whole_seconds(parse_time(created))) == created and check_uuid(uuid) == uuid
     except UsageError:
         return False
-    return True
