@@ -71,13 +71,14 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX topics_by_owner ON topics (owner);
     CREATE INDEX topics_by_institution ON topics (institution);
     CREATE INDEX topics_sealed ON topics (restricted, created, uuid) WHERE descriptor_kind = 'sealed';
+    CREATE INDEX topics_sealed_by_owner ON topics (owner) WHERE descriptor_kind = 'sealed';
     CREATE TABLE listed (              -- who may, and who may not, discover a topic
         topic INTEGER NOT NULL,
-        side INTEGER NOT NULL,         -- 1 allowed, 2 barred
+        side INTEGER NOT NULL,         -- 1 allowed, 2 barred; 3 allowed, of sealed topics once more, to find them by
         who TEXT NOT NULL,
         PRIMARY KEY (topic, side, who)
     ) WITHOUT ROWID;
-    CREATE INDEX listed_by_who ON listed (who, side, topic);
+    CREATE INDEX sealed_by_who ON listed (who, topic) WHERE side = 3;
     CREATE TABLE property_values (     -- what clues of kind Value look up
         key TEXT NOT NULL,
         value NOT NULL,

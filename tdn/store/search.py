@@ -23,7 +23,7 @@ from tdn.queries.model import FIELD, Anything, Clue, Query, Subject, Value, all_
 from tdn.queries.times import ANY_TIME, Times
 from tdn.store.candidates import Candidates
 from tdn.store.facts import StoredFacts
-from tdn.store.topics import ALLOWED, BARRED, advertisement_in, request_body_in
+from tdn.store.topics import ALLOWED, BARRED, SEALED, advertisement_in, request_body_in
 from tdn.store.view import Position
 
 
@@ -146,9 +146,9 @@ class Reader(StoredFacts):
         # Where a list both names and bars the asker, some have to be looked at; after a few of those, it looks for itself.
         for source in (
             "topics t INDEXED BY topics_sealed WHERE t.restricted = 0 AND",
-            f"listed l INDEXED BY listed_by_who CROSS JOIN topics t ON t.id = l.topic"
-            f" WHERE l.side = {ALLOWED} AND l.who IN (:asker, :institution, :everyone) AND",
-            "topics t INDEXED BY topics_by_owner WHERE t.owner = :asker AND",
+            f"listed l INDEXED BY sealed_by_who CROSS JOIN topics t ON t.id = l.topic"
+            f" WHERE l.side = {SEALED} AND l.who IN (:asker, :institution, :everyone) AND",
+            "topics t INDEXED BY topics_sealed_by_owner WHERE t.owner = :asker AND",
             f"topics t INDEXED BY topics_sealed WHERE t.restricted = {BARRED} AND",
         ):
             looked_at = self._db.execute(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdn.errors import TdnError
+from tdn.protocol import descriptor as descriptors
 from tdn.protocol import jsontext
 from tdn.protocol.access import read_lists
 from tdn.protocol.times import parse_time
@@ -28,7 +29,7 @@ _DERIVATION = 2
 #: One topic in so many is counted in `grams`. Enough to tell rare trigrams from common ones, and a small part of the work.
 _SAMPLE_EVERY = 16
 
-ALLOWED, BARRED = 1, 2
+ALLOWED, BARRED, SEALED = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,8 @@ def _insert(db: sqlite3.Connection, uuid: str, topic: Fact, raw: bytes, stores: 
     identifier = topic["advertised"]
     lists = read_lists(topic.get("lists", {}))
     sides = [(ALLOWED, who) for who in lists.allow or ()] + [(BARRED, who) for who in lists.deny]
+    if descriptor["kind"] == "sealed":
+        sides += [(SEALED, who) for who in lists.allow or ()]
     restricted = (ALLOWED if lists.allow is not None else 0) | (BARRED if lists.deny else 0)
     db.execute(
         "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -150,7 +153,9 @@ def _insert(db: sqlite3.Connection, uuid: str, topic: Fact, raw: bytes, stores: 
 
 
 def _indexed(descriptor: Mapping[str, Any], synopsis: str) -> tuple[str, list[tuple[str, Scalar]]]:
-    """What the indexes hold of a topic."""
+    """What the indexes hold of a topic; or an error, of values that do not fit their types."""
+    if descriptor["kind"] == "properties":
+        descriptors.check(descriptor)
     return indexed_text(descriptor, synopsis), [(key, as_stored(value)) for key, value in indexed_values(descriptor)]
 
 

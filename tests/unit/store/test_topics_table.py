@@ -50,6 +50,8 @@ def expected_contents(population: Population, path: Path) -> dict[str, set[objec
     for known in population.topics:
         number, subject = places[known.uuid], known.subject
         result["listed"] |= {(number, 1, who) for who in known.lists.allow or ()} | {(number, 2, who) for who in known.lists.deny}
+        if subject.descriptor["kind"] == "sealed":
+            result["listed"] |= {(number, 3, who) for who in known.lists.allow or ()}
         result["property_values"] |= {(key, as_stored(value), number) for key, value in indexed_values(subject.descriptor)}
         body = indexed_text(subject.descriptor, subject.synopsis)
         result["topic_text"] |= {(body[at : at + 3], number) for at in range(len(body) - 2)}
