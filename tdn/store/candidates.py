@@ -34,6 +34,8 @@ _GRAMS = 4
 #: Topics that the chosen ones are expected to leave before no further one is looked up.
 _FEW_ENOUGH = 1.0
 
+#: Fields whose index has their topics in the order of answers.
+_HOLDERS = frozenset({f"{FIELD}creator", f"{FIELD}owner", f"{FIELD}institution"})
 #: Columns of topics that have an index.
 _COLUMNS = INDEXED_FIELDS | {"duration"}
 
@@ -54,9 +56,9 @@ class Candidates:
 
         `wanted` is how many matches the caller stops at: where they are likely to be met soon, the table is walked before any index.
         """
-        parts = () if clue is None else _parts(clue)
+        holder, parts = (None, ()) if clue is None else _divided(clue)
         if soon := self._worth_walking(parts, wanted):
-            for row in itertools.islice(self._walk(after), soon):
+            for row in itertools.islice(self._walk(after, holder), soon):
                 after = (row[0], row[1])
                 yield row
         few = self._few(parts)
@@ -64,7 +66,7 @@ class Candidates:
             if few:
                 yield from self._fetch(few, after)
             return
-        walk = self._walk(after)
+        walk = self._walk(after, holder)
         if not parts:
             yield from walk
             return
@@ -74,11 +76,18 @@ class Candidates:
         many = self._all(parts)
         yield from walk if many is None else self._fetch(many, after)
 
-    def _walk(self, after: tuple[str, str]) -> Iterator[Row]:
+    def _walk(self, after: tuple[str, str], holder: Value | None) -> Iterator[Row]:
+        """Rows in order, of the whole table or of one holder: its index has them in order too."""
+        values = {**self._values, "created": after[0], "uuid": after[1]}
+        index, held = "topics_in_order", ""
+        if holder is not None:
+            name = holder.key.removeprefix(FIELD)
+            index, held = f"topics_by_{name}", f"t.{name} = :holder AND"
+            values["holder"] = holder.low
         return self._db.execute(
-            f"{self._select} topics t INDEXED BY topics_in_order"
-            f" WHERE (t.created, t.uuid) > (:created, :uuid) AND {self._condition} ORDER BY t.created, t.uuid",
-            {**self._values, "created": after[0], "uuid": after[1]},
+            f"{self._select} topics t INDEXED BY {index}"
+            f" WHERE {held} (t.created, t.uuid) > (:created, :uuid) AND {self._condition} ORDER BY t.created, t.uuid",
+            values,
         )
 
     def _fetch(self, numbers: Collection[int], after: tuple[str, str]) -> Iterator[Row]:
@@ -188,6 +197,15 @@ _Part: TypeAlias = Clue | _Texts
 
 
 @lru_cache(maxsize=256)
+def _divided(clue: Clue) -> tuple[Value | None, tuple[_Part, ...]]:
+    """Whose topics they all are, if a creator, owner or institution is named, and the other parts of a clue."""
+    parts = _parts(clue)
+    for part in parts:
+        if isinstance(part, Value) and part.key in _HOLDERS and part.low is not None and part.low == part.high:
+            return part, tuple(other for other in parts if other is not part)
+    return None, parts
+
+
 def _parts(clue: Clue) -> tuple[_Part, ...]:
     """The parts of a clue that all hold, the cheapest to look up first."""
     flat = list(_flat(clue))

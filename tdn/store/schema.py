@@ -67,9 +67,9 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX topics_in_order ON topics (created, uuid);
     CREATE INDEX topics_by_end ON topics (expires);
     CREATE INDEX topics_by_duration ON topics (duration);
-    CREATE INDEX topics_by_creator ON topics (creator);
-    CREATE INDEX topics_by_owner ON topics (owner);
-    CREATE INDEX topics_by_institution ON topics (institution);
+    CREATE INDEX topics_by_creator ON topics (creator, created, uuid);
+    CREATE INDEX topics_by_owner ON topics (owner, created, uuid);
+    CREATE INDEX topics_by_institution ON topics (institution, created, uuid);
     CREATE INDEX topics_sealed ON topics (restricted, created, uuid) WHERE descriptor_kind = 'sealed';
     CREATE INDEX topics_sealed_by_owner ON topics (owner) WHERE descriptor_kind = 'sealed';
     CREATE TABLE listed (              -- who may, and who may not, discover a topic

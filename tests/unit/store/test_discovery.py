@@ -191,6 +191,15 @@ def _made(population: Population, draws: Random) -> dict[str, list[str]]:
             names = re.findall(r"<([A-Za-z]\w*)", descriptor["xml"])
             made["xpath"].append(f"//*:{draws.choice(names)}" if names else "//*")
     made["sql"] += [f"uuid = '{known.uuid}'" for known in draws.sample(list(population.topics), 5)]
+    # Whose they are: a walk of its own, alone and with other parts.
+    for known in draws.sample(list(population.topics), 4):
+        told = known.subject
+        made["sql"] += [
+            f"creator = '{told.creator}'",
+            f"owner = '{told.owner}' AND path LIKE '%a%'",
+            f"institution = '{told.institution}' AND (text LIKE '%the%' OR descriptor_kind = 'xml')",
+            f"institution = '{told.institution}' AND creator = '{told.creator}' AND created >= '{told.created}'",
+        ]
     made["string"] += [known.uuid for known in draws.sample(list(population.topics), 3)]
     return made
 
