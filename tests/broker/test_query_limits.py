@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from entity_client import EntityClient, path, xml
+from tdn.confined.lanes import Limits
 from tdn.errors import QueryError, Refused
 from tdn.protocol import names
 from tdn.trust import sealing
@@ -316,6 +317,10 @@ async def test_the_rate_of_one_is_not_the_rate_of_another(particular: LiveNetwor
 # --- the processes that search -------------------------------------------------------------------------------------------------------
 
 
+#: Two in each of the three lanes.
+WORKERS = Limits().quick_workers + Limits().slow_workers + Limits().heavy_workers
+
+
 def workers_of(network: LiveNetwork, node: str) -> list[int]:
     """The workers alone: the template is their parent, and the first of them all."""
     _, *workers = network.searching(node)
@@ -326,7 +331,7 @@ def test_killed_workers_cost_their_query_alone(particular: LiveNetwork, bulk: st
     """T22: whoever kills a node's workers ends at most what they worked on; others take their place."""
     require_quick(witness)
     before = processes(particular)
-    killed = wait_for(lambda: len(found := workers_of(particular, "n1")) == 5 and found, "all workers to be there")
+    killed = wait_for(lambda: len(found := workers_of(particular, "n1")) == WORKERS and found, "all workers to be there")
     body = {"language": "xpath", "query": HOGS["nested counts"][1], "limit": 1}
     asker.question(asker.seal(asker.write("discover", body, audience="node:n1"), "n1"), "n1")
     busy = wait_for(lambda: [pid for pid in killed if _state(pid) == "R"], "a worker to be busy")
@@ -336,7 +341,7 @@ def test_killed_workers_cost_their_query_alone(particular: LiveNetwork, bulk: st
     reply = asker.reply()
     assert (reply.kind, reply.body["error"]) == ("error", "refused")
     assert "the process that worked on it ended" in reply.body["message"]
-    wait_for(lambda: not any(map(is_alive, killed)) and len(workers_of(particular, "n1")) == 5, "all to be replaced")
+    wait_for(lambda: not any(map(is_alive, killed)) and len(workers_of(particular, "n1")) == WORKERS, "all to be replaced")
     for _ in range(10):
         require_quick(witness)
     assert discover(witness, "xquery", "//i/j").kind == "discovered"
@@ -366,7 +371,7 @@ def test_a_killed_template_is_replaced(particular: LiveNetwork, bulk: str, witne
 def test_no_worker_outlives_its_node(particular: LiveNetwork, bulk: str, asker: RawEntity, how: str) -> None:
     """T22: neither a stopped nor a killed node leaves a process behind, not even one in the middle of a query."""
     searching = particular.searching("n3")
-    assert len(searching) == 6
+    assert len(searching) == WORKERS + 1
     body = {"language": "xquery", "query": HOGS["tail recursion"][1], "limit": 1}
     asker.question(asker.seal(asker.write("discover", body, audience="node:n3"), "n3"), "n3")
     wait_for(lambda: any(_state(pid) == "R" for pid in searching), "a worker to be busy")
