@@ -88,7 +88,7 @@ class EntityClient:
     @property
     def asker(self) -> Asker:
         """Ourselves, as lists and policies name us."""
-        return Asker(self.identity.name.id if self.identity.name.role is Role.ENTITY else None, self.identity.institution)
+        return self.identity.asker
 
     # --- nodes ---
 

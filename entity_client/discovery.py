@@ -210,6 +210,9 @@ class Discovery:
             if waiting:
                 _, waiting = await asyncio.wait(waiting, timeout=_PROMPT_SECONDS)
             if waiting or not (self.answered or self.failed or self.declined):
+                for silent in self.silent:
+                    # Its answer was lost, with the connection perhaps. If it is about, it is asked again.
+                    asking.pop(silent, None)
                 present = await self._locate(ask, asking)
                 for gone in asking.keys() - present:
                     # It was about, and is not any more: nobody waits for it.
@@ -217,8 +220,12 @@ class Discovery:
                         asking[gone].cancel()
                         self.silent.add(gone)
             arrived.end(_LOCATING)
-            await asyncio.gather(*asking.values(), return_exceptions=True)
-            self.silent |= self._nodes - self.answered - self.failed.keys() - self.declined
+            for ended in await asyncio.gather(*asking.values(), return_exceptions=True):
+                if isinstance(ended, Exception):
+                    # Ours to look into: what nodes do wrong has become one of our errors before.
+                    raise ended
+            self.silent |= self._nodes - self.failed.keys() - self.declined
+            self.silent -= self.answered
         except NoNodeAnswered as error:
             # Silence, so none is there: one that declines says so. A named node has no substitute.
             errors.append(error)
@@ -367,9 +374,7 @@ class Discovery:
         return replace(topic, opened=known[told.digest])
 
     def _matches(self, topic: Topic) -> bool:
-        if self._query is None:
-            return True
-        return topic.descriptor["kind"] != "sealed" and finds(self._query, topic.subject)
+        return self._query is None or finds(self._query, topic.subject)
 
     def _mind(self, left_out: set[str], shown: Iterable[str]) -> None:
         """A node that lags may have filled the answer with later topics: go on before the first that was left out."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tdn.queries.compile import compile_query, load_languages, warm_up
+from tdn.queries.compile import compile_query, warm_up
 from tdn.queries.model import Subject, finds
 
 # Nobody but that process imports this module, and it must not be interrupted in the middle of an import.
-load_languages()
+warm_up(xquery=False)
 
 
 def matcher(argument: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[bytes]]]:
     """What answers jobs: which of the subjects a query finds, by number. All that a job needs is loaded here: later nothing can be opened."""
-    warm_up(xquery=argument.get("heavy", False))
+    if argument.get("heavy"):
+        warm_up(xquery=True)
 
     def match(job: dict[str, Any]) -> tuple[dict[str, Any], Sequence[bytes]]:
         query = compile_query(job["language"], job["query"])

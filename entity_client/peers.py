@@ -355,7 +355,7 @@ class Answering:
     async def _answer(self, delivery: Delivery, connection: Connection) -> Answered | None:
         question = self._admit(delivery)
         who = question.signer
-        asker = Asker(who.name.id, who.institution)
+        asker = who.asker
         body = question.body
         if who.name.id == self._client.identity.name.id:
             return None

@@ -14,12 +14,11 @@ from tdn.errors import Absent, Refused, UsageError
 from tdn.node.policy import Policy
 from tdn.node.searching import Result, read_result
 from tdn.protocol import jsontext, schemas
-from tdn.protocol.access import Asker, read_lists
+from tdn.protocol.access import read_lists
 from tdn.protocol.names import Role, check_uuid, mint_uuid
 from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.store.search import FoundTopic, Reader
 from tdn.trust import openings, signing, statements
-from tdn.trust.certificates import Identity
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 
@@ -94,16 +93,12 @@ def answer(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Ite
 
 def require_served(desk: Desk, question: Envelope) -> None:
     """Decline aloud whom the policy does not serve (T11): silence would mean that no node is there (T17)."""
-    if not desk.policy.serves(asker_of(question.signer)):
+    if not desk.policy.serves(question.signer.asker):
         names = ", ".join(desk.policy.answers)
         raise Refused(
             f"node {desk.node.identity.name.id} answers only {names}; ask another node",
             detail={"declined": desk.node.identity.name.id},
         )
-
-
-def asker_of(signer: Identity) -> Asker:
-    return Asker(signer.name.id if signer.name.role is Role.ENTITY else None, signer.institution)
 
 
 def _locate(desk: Desk, reader: Reader, now: datetime) -> Answer:
@@ -135,7 +130,7 @@ def search_job(question: Envelope, now: datetime) -> dict[str, Any]:
         raise UsageError("a query needs its language, and a language its query")
     if body.get("sealed") and "query" in body:
         raise UsageError("no query finds sealed topics; ask for them without one, and match those that you can open")
-    asker = asker_of(question.signer)
+    asker = question.signer.asker
     return {
         **{name: body[name] for name in ("language", "query", "times", "sealed", "count", "limit") if name in body},
         "entity": asker.entity,
@@ -165,7 +160,7 @@ def discovered(desk: Desk, result: Result, now: datetime) -> Iterator[Answer]:
 
 def _show(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Answer:
     uuid = question.body["uuid"]
-    topic = reader.topic(uuid, asker_of(question.signer), now)
+    topic = reader.topic(uuid, question.signer.asker, now)
     if topic is None:
         raise Absent(f"there is no topic {uuid}")
     body: dict[str, Any] = {"uuid": uuid} if topic.opening is None else {"uuid": uuid, "opening": topic.opening}

@@ -4,8 +4,8 @@ Apart from `searching`, which the node itself uses: the node never compiles a qu
 """
 
 from tdn.node.searching import searcher
-from tdn.queries.compile import load_languages
+from tdn.queries.compile import warm_up
 
 __all__ = ["searcher"]
 
-load_languages()
+warm_up(xquery=False)

@@ -27,7 +27,9 @@ ANSWER_BYTES = 1_500_000
 
 def searcher(argument: dict[str, Any]) -> Callable[[dict[str, Any]], Result]:
     """What answers jobs, over the store at a path. Everything that a job needs is opened here: later nothing can be."""
-    warm_up(xquery=argument.get("heavy", False))
+    if argument.get("heavy"):
+        # Each process needs an engine of its own; the rest was loaded before it was forked.
+        warm_up(xquery=True)
     reader = Reader(Path(argument["store"]))
     reader.open_all()
     return lambda job: search(reader, job)

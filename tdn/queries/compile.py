@@ -17,16 +17,14 @@ def compile_query(language: str, text: str) -> Query:
     return _compiler(language)(text)
 
 
-def load_languages() -> None:
-    """Import every compiler now. A process in which queries are interrupted does so first: an import that is cut off half way is of no
-    use to the next query either.
+def warm_up(*, xquery: bool) -> None:
+    """Load every compiler and ask something in every language once; XQuery's engine only where it will be used.
+
+    For a process in which queries are interrupted and that can open no file later: an import that is cut off half way is of no use to the
+    next query either.
     """
     for language in LANGUAGES:
         _compiler(language)
-
-
-def warm_up(*, xquery: bool) -> None:
-    """Ask something in every language once, so that nothing is loaded or opened later; XQuery's engine only where it will be used."""
     about = {
         "kind": "properties",
         "properties": {"a": 1, "t": "2027-01-01T00:00:00Z"},

@@ -22,6 +22,7 @@ from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tdn.errors import TrustError
+from tdn.protocol.access import Asker
 from tdn.protocol.names import Name, Role
 from tdn.protocol.times import format_time
 from tdn.trust.signing import digest
@@ -50,6 +51,11 @@ class Identity:
     issued: datetime
     public_key: ec.EllipticCurvePublicKey = field(repr=False)
     chain: tuple[bytes, ...] = field(repr=False)
+
+    @property
+    def asker(self) -> Asker:
+        """Its holder as lists and policies name it. Only an entity's id can be on a list."""
+        return Asker(self.name.id if self.name.role is Role.ENTITY else None, self.institution)
 
     def require_valid_at(self, moment: datetime) -> None:
         if not self.not_before <= moment <= self.not_after:

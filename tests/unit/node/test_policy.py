@@ -131,5 +131,5 @@ def test_only_entities_and_the_operator_ask(net: LittleNetwork) -> None:
     for who in (net.node("n2"), net.guard()):
         with pytest.raises(Refused, match="only entities ask"):
             ask(net, EVERYBODY, "locate", {}, who)
-    assert questions.asker_of(net.operator.identity).entity is None, "an operator's id is no entity's"
-    assert questions.asker_of(net.pki.credentials(Role.ENTITY, "operator").identity).entity == "operator"
+    assert net.operator.identity.asker.entity is None, "an operator's id is no entity's"
+    assert net.pki.credentials(Role.ENTITY, "operator").identity.asker.entity == "operator"

@@ -28,7 +28,6 @@ def test_after_the_warm_up_nothing_is_opened(xquery: bool) -> None:
     program = f"""
     import os, resource
     from tdn.queries import compile
-    compile.load_languages()
     compile.warm_up(xquery={xquery})
     lowest = os.dup(0)
     os.close(lowest)
