@@ -16,7 +16,7 @@ from elementpath.exceptions import ElementPathError
 from lxml import etree
 
 from tdn.errors import QueryError
-from tdn.queries import xml_clues, xml_lexer, xpath_document
+from tdn.queries import xml_clues, xml_source, xpath_document
 from tdn.queries.model import Clue, Subject
 from tdn.queries.xpath_parser import Parser
 
@@ -77,7 +77,7 @@ _NOTHING = object()
 
 
 def compile_xpath(text: str) -> XPathQuery:
-    source = xml_lexer.read("xpath", text)
+    source = xml_source.read("xpath", text)
     text = _with_short_attributes(source)
     parsed = parse(text, {})
     _check_variables(parsed)
@@ -85,7 +85,7 @@ def compile_xpath(text: str) -> XPathQuery:
     return XPathQuery(text=text, clue=clue, _parsed=None if _keeps_state(parsed) else parsed)
 
 
-def _with_short_attributes(source: xml_lexer.Source) -> str:
+def _with_short_attributes(source: xml_source.Source) -> str:
     """`attribute::Q{uri}name` written as `@Q{uri}name`, which is the same and which elementpath 5.1 can read. Positions stay."""
     text = source.plain
     for axis, colons, name in zip(source.tokens, source.tokens[1:], source.tokens[2:], strict=False):

@@ -14,10 +14,11 @@ from typing import Any
 
 from tdn.errors import MalformedMessage, QueryError
 from tdn.protocol import xmltext
-from tdn.queries import xml_clues, xml_lexer, xpath
+from tdn.queries import xml_clues, xml_source, xpath
 from tdn.queries.model import Anything, Clue, Subject, all_of
 from tdn.queries.xml_clues import Bound
-from tdn.queries.xml_lexer import Source, Token
+from tdn.queries.xml_lexer import Token
+from tdn.queries.xml_source import Source
 
 #: What is put around a query's expression. To answer, two items at most are computed, and only truths leave the engine.
 _TO_ANSWER = ("subsequence((", "), 1, 2) ! (if (. instance of xs:boolean) then . else true())")
@@ -77,7 +78,7 @@ class XQueryQuery:
 
 
 def compile_xquery(text: str) -> XQueryQuery:
-    source = xml_lexer.read("xquery", text)
+    source = xml_source.read("xquery", text)
     return XQueryQuery(text=source.plain, body=source.tokens[source.body].start, clue=_Clues(source).of_query())
 
 
