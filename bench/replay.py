@@ -21,7 +21,6 @@ from tdn.bus.log import Appender, last_offset
 from tdn.local.home import Home
 from tdn.local.network import Network
 from tdn.protocol import names
-from tdn.protocol.access import Lists
 from tdn.protocol.descriptor import text
 from tdn.protocol.names import Role, mint_uuid
 from tdn.replica.replica import Replica
@@ -94,7 +93,7 @@ def _record(number: int, node: Credentials, entity: Credentials, audience: str, 
     raw = envelope.write("create", body, entity, audience=node.identity.name.principal, now=now, life=timedelta(minutes=1))
     request = envelope.authenticate(raw, lambda header: entity.identity)
     uuid = mint_uuid()
-    opening = openings.conceal(Lists())
+    opening = openings.conceal({"access": {}}, openings.new_seed())
     advertisement = statements.mint(request, uuid=uuid, network=network, opening=opening, node=node, now=now)
     body = {"uuid": uuid, "opening": opening}
     change = envelope.write("advertise", body, entity, audience=audience, now=now, life=timedelta(days=1), tail=advertisement)

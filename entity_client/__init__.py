@@ -11,9 +11,26 @@ Every advertisement that comes out of here was verified against the entity's own
 """
 
 from entity_client.client import EntityClient
-from entity_client.objects import Decided, LocatedNode, Topic
+from entity_client.objects import Change, Decided, LocatedNode, Placed, Topic
 from tdn.protocol.access import lists
 from tdn.protocol.descriptor import path, properties, text, xml
+from tdn.protocol.trees import Gathering, Hosting, Limits
 from tdn.queries.times import Times
 
-__all__ = ["Decided", "EntityClient", "LocatedNode", "Times", "Topic", "lists", "path", "properties", "text", "xml"]
+__all__ = [
+    "Change",
+    "Decided",
+    "EntityClient",
+    "Gathering",
+    "Hosting",
+    "Limits",
+    "LocatedNode",
+    "Placed",
+    "Times",
+    "Topic",
+    "lists",
+    "path",
+    "properties",
+    "text",
+    "xml",
+]

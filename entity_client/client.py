@@ -1,4 +1,4 @@
-"""`EntityClient`: what an application calls. Locating, creating, advertising, discovering, showing, renewing, withdrawing."""
+"""`EntityClient`: what an application calls. Locating, creating, advertising, discovering, showing, renewing, withdrawing; trees are in `trees`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from typing import Any, Self
 
 from entity_client import peers
 from entity_client.discovery import Discovery, Wanted
-from entity_client.objects import Decided, LocatedNode, Topic, read_topic
+from entity_client.objects import Decided, LocatedNode, Topic, read_decided, read_topic
 from entity_client.session import Patience, Session
+from entity_client.trees import Collections, Hierarchy
 from tdn.bus.address import load_connection
 from tdn.errors import Absent, BrokerUnavailable, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
 from tdn.protocol import jsontext, names, synopsis
-from tdn.protocol.access import Asker, Lists
+from tdn.protocol.access import COLLECTION_LISTS, NO_LISTS, Access, Asker, Lists, access
 from tdn.protocol.names import Role, check_id, check_uuid
-from tdn.protocol.times import parse_time
+from tdn.protocol.trees import MAX_FIRST_MEMBERS, Gathering, Hosting
 from tdn.queries.times import ANY_TIME, Times
 from tdn.trust import credentials as folders
 from tdn.trust import envelope, openings, sealed, statements
@@ -40,7 +41,9 @@ _ONE_NODE_SECONDS = 3.0
 #: Between two tries when the broker went away.
 _AGAIN_SECONDS = 0.3
 
-NO_LISTS = Lists()
+#: What an owner can countersign, and for how long.
+COUNTERSIGNED = ("discover", "register", "include")
+LONGEST_COUNTERSIGNATURE = timedelta(days=30)
 
 Descriptor = Mapping[str, Any]
 #: Chooses among the nodes that answered, in the order of their answers (T12).
@@ -54,7 +57,7 @@ class EntityClient:
         self._session = session
         self.timeout = timeout
         self._identify = by_roots(session.credentials.roots)
-        #: The latest record of the log that we hold a receipt for. Nodes answer us from a view that has it.
+        #: The latest record of the log that we hold a receipt for, or were told of. Nodes answer us from a view that has it.
         self.seen = 0
         self._chosen: Identity | None = None
         self._recalled: str | None = None
@@ -156,15 +159,67 @@ class EntityClient:
         lifetime: timedelta = timedelta(days=1),
         node: str | None = None,
         lists: Lists = NO_LISTS,
+        hierarchy: Lists = NO_LISTS,
+        register: Lists = NO_LISTS,
+        parent: str | None = None,
+        hosting: Hosting | None = None,
+        countersigned: str | None = None,
         sealed_for: Iterable[str] | None = None,
         advertise: bool = True,
     ) -> Topic:
         """A new topic: minted and signed by a node (T1 to T6), verified here, then advertised (T7).
 
-        `lists` say who may discover it (T18). With `sealed_for`, nobody but ourselves and these entities can read what it is about (T9).
+        `lists` say who may discover it (T18), `hierarchy` who may see its place, `register` who may register children, if `hosting` takes any
+        (T23). A `parent` makes it a child (T24): its lifetime may be cut to the parent's. With `sealed_for`, nobody but ourselves and these
+        entities can read what it is about (T9).
         """
         if sealed_for is not None:
             descriptor = await self._seal(descriptor, sealed_for)
+        chosen = access(self.identity.name.id, discover=lists, hierarchy=hierarchy, register=register)
+        body = self._creation(descriptor, synopsis_type, placeholder, lifetime, chosen)
+        if hosting is not None:
+            body["hosting"] = hosting.as_object()
+        if parent is None:
+            if countersigned is not None:
+                raise UsageError("a countersignature is for registering below a parent; name the parent")
+            return await self._advertised(await self._mint(body, node), advertise=advertise)
+        body["parent"] = check_uuid(parent)
+        if countersigned is not None:
+            body["countersigned"] = countersigned
+        return await self._advertised(await self._register(body, node), advertise=advertise)
+
+    async def create_collection(
+        self,
+        descriptor: Descriptor,
+        gathering: Gathering = Gathering(),  # noqa: B008  frozen
+        *,
+        members: Iterable[str] = (),
+        synopsis_type: str = "string",
+        placeholder: str | None = None,
+        lifetime: timedelta = timedelta(days=1),
+        node: str | None = None,
+        lists: Mapping[str, Lists] | None = None,
+        countersigned: Iterable[str] = (),
+        advertise: bool = True,
+    ) -> Topic:
+        """A new collection (T31, T32), minted, signed and advertised like a topic. `lists` by what they are about: discover, add, owner,
+        watch, include. Members that are not our own need their owners' countersignatures."""
+        if unknown := sorted((lists or {}).keys() - set(COLLECTION_LISTS)):
+            raise UsageError(f"a collection has no lists about {unknown[0]}; there are {', '.join(COLLECTION_LISTS)}")
+        chosen = access(self.identity.name.id, **dict(lists or {}))
+        body = self._creation(descriptor, synopsis_type, placeholder, lifetime, chosen)
+        body["gathering"] = gathering.as_object()
+        if first := [check_uuid(member) for member in dict.fromkeys(members)]:
+            if len(first) > MAX_FIRST_MEMBERS:
+                raise UsageError(
+                    f"{len(first)} first members are too many; at most {MAX_FIRST_MEMBERS}, the others are added later"
+                )
+            body["members"] = first
+        return await self._advertised(await self._mint(body, node), advertise=advertise, countersigned=countersigned)
+
+    def _creation(
+        self, descriptor: Descriptor, synopsis_type: str, placeholder: str | None, lifetime: timedelta, chosen: Access
+    ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "creator": self.identity.name.id,
             "institution": self.identity.institution,
@@ -172,14 +227,14 @@ class EntityClient:
             "descriptor": dict(descriptor),
             "synopsis": {"type": synopsis_type, "placeholder": placeholder or synopsis.DEFAULTS.get(synopsis_type, "")},
         }
-        if lists.restrict:
-            body["lists"] = lists.as_object()
-        topic = await self._mint(body, node)
+        return {**body, "lists": chosen.as_object()} if chosen.restrict else body
+
+    async def _advertised(self, topic: Topic, *, advertise: bool, countersigned: Iterable[str] = ()) -> Topic:
         if not advertise:
             self._keep(topic)
             return topic
         try:
-            decided = await self.advertise(topic)
+            decided = await self.advertise(topic, countersigned=countersigned)
         except TdnError as error:
             # Nothing is lost: the advertisement can still be advertised, within a day.
             self._keep(topic)
@@ -187,7 +242,9 @@ class EntityClient:
             raise
         return replace(topic, receipt=decided.receipt)
 
-    async def advertise(self, topic: Topic | str, *, opening: Opening | None = None) -> Decided:
+    async def advertise(
+        self, topic: Topic | str, *, opening: Opening | None = None, countersigned: Iterable[str] = ()
+    ) -> Decided:
         """Make a created topic, or its signed advertisement, known to all. Repeating it is harmless, and gives a receipt again.
 
         `opening` is what the advertisement hides, as `create` gave it; without it, what was kept when it was created here, or what a
@@ -200,17 +257,20 @@ class EntityClient:
             verified, opening = topic.advertisement, opening or topic.opening
         opening = opening or await self._opening_of(verified.uuid)
         openings.read(opening, verified.hidden)
-        decided = await self._change("advertise", {"uuid": verified.uuid, "opening": opening}, tail=verified.token.encode())
+        body: dict[str, Any] = {"uuid": verified.uuid, "opening": opening}
+        if tokens := list(countersigned):
+            body["countersigned"] = tokens
+        decided = await self.change("advertise", body, tail=verified.token.encode())
         self._kept_path(verified.uuid).unlink(missing_ok=True)
         return decided
 
     async def renew(self, uuid: str, lifetime: timedelta) -> Decided:
         """A new lifetime from now on, for a topic of one's own (T39)."""
-        return await self._change("renew", {"uuid": check_uuid(uuid), "lifetime_seconds": int(lifetime.total_seconds())})
+        return await self.change("renew", {"uuid": check_uuid(uuid), "lifetime_seconds": int(lifetime.total_seconds())})
 
     async def withdraw(self, uuid: str) -> Decided:
         """The end of a topic of one's own, for ever (T39)."""
-        return await self._change("withdraw", {"uuid": check_uuid(uuid)})
+        return await self.change("withdraw", {"uuid": check_uuid(uuid)})
 
     async def show(self, uuid: str) -> Topic:
         """One topic, with its signed present status."""
@@ -271,18 +331,86 @@ class EntityClient:
         """Stay and answer for our own topics while no node is there (T17)."""
         return peers.Answering(self, self._session)
 
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """Topics below topics: looking at them and following them (T27, T29)."""
+        return Hierarchy(self, self._session)
+
+    @property
+    def collections(self) -> Collections:
+        """Collections: changing them, looking at them and following them (T31 to T36)."""
+        return Collections(self, self._session)
+
+    def countersign(
+        self,
+        right: str,
+        uuid: str,
+        entity: str,
+        *,
+        collection: str | None = None,
+        lifetime: timedelta = timedelta(hours=1),
+    ) -> str:
+        """Our word, for something that we own, that an entity may do as we might (T27, T33): `discover` its tree, `register` a child below
+        it, or `include` it in a collection. To be given to that entity, which sends it along. Nothing goes to the network."""
+        if right not in COUNTERSIGNED:
+            raise UsageError(f"{right!r} cannot be countersigned; there are {', '.join(COUNTERSIGNED)}")
+        if collection is not None and right != "include":
+            raise UsageError("a collection is named only for `include`")
+        if lifetime > LONGEST_COUNTERSIGNATURE:
+            raise UsageError(f"a countersignature counts for {LONGEST_COUNTERSIGNATURE.days} days at most")
+        body = {"right": right, "uuid": check_uuid(uuid), "entity": check_id(entity)}
+        if collection is not None:
+            body["collection"] = check_uuid(collection)
+        return envelope.write(
+            "countersign",
+            body,
+            self._session.credentials,
+            audience=f"tdn:network:{self._session.network}",
+            now=datetime.now(UTC),
+            life=lifetime,
+        ).decode()
+
     # --- inside ---
 
+    async def _register(self, body: dict[str, Any], node: str | None) -> Topic:
+        """A child topic: its slot is reserved in the log before a node mints it (T25)."""
+        chosen = None
+        if node is not None:
+            await self._session.ready(self.timeout)
+            chosen = await self._pick(node, set())
+        reply = await self._session.change("register", body, message_id=envelope.new_id(), timeout=self.timeout, node=chosen)
+        if reply.kind != "created":
+            raise TrustError(f"a {reply.kind} is no answer to a registration")
+        topic = self._as_asked(reply, body)
+        cut = topic.expires - topic.advertisement.created < timedelta(seconds=body["lifetime_seconds"])
+        if topic.hides.parent != body["parent"] or cut != ("cut" in reply.body):
+            raise TrustError("the node minted another child than was asked for")
+        return replace(topic, cut=cut)
+
     async def _mint(self, body: dict[str, Any], node: str | None) -> Topic:
-        reply = await self._ask_chosen("create", body, key=names.nodes_key, node_id=node)
+        topic = self._as_asked(await self._ask_chosen("create", body, key=names.nodes_key, node_id=node), body)
+        if topic.expires - topic.advertisement.created != timedelta(seconds=body["lifetime_seconds"]):
+            raise TrustError("the node minted the topic with another lifetime than was asked for")
+        return topic
+
+    def _as_asked(self, reply: envelope.Envelope, body: dict[str, Any]) -> Topic:
+        """The topic or collection that a node minted, if it is the one that was asked for."""
         topic = self._read_topic(reply)
         advertisement = topic.advertisement
-        wanted = (body["creator"], body["institution"], body["descriptor"], body["synopsis"]["type"])
-        given = (advertisement.creator, advertisement.institution, advertisement.descriptor, advertisement.synopsis_type)
+        kind = "collection" if openings.GATHERING in body else "topic"
+        wanted = (kind, body["creator"], body["institution"], body["descriptor"], body["synopsis"]["type"])
+        given = (
+            advertisement.kind,
+            advertisement.creator,
+            advertisement.institution,
+            advertisement.descriptor,
+            advertisement.synopsis_type,
+        )
         if wanted != given or advertisement.creator_key != self.identity.name.key_hash:
             raise TrustError("the node minted another topic than was asked for")
-        if topic.lists is None or topic.lists.as_object() != body.get("lists", {}):
-            raise TrustError("the node minted the topic with other lists than were asked for")
+        hidden = {name: claim.get("value") for name, claim in (topic.opening or {}).items()}
+        if hidden != openings.claims_of(body, topic.hides.notifications):
+            raise TrustError("the node minted the topic with other lists, limits or members than were asked for")
         return topic
 
     def _read_topic(self, reply: envelope.Envelope) -> Topic:
@@ -334,7 +462,20 @@ class EntityClient:
     async def _ask_chosen(
         self, kind: str, body: Mapping[str, Any], *, key: Callable[[str], str], node_id: str | None = None
     ) -> envelope.Envelope:
-        """Ask one node: the one named, or the chosen one, and another when that stops answering (T12)."""
+        """One answer of one node."""
+        return (await self.ask_pages(kind, body, key=key, node_id=node_id))[0]
+
+    async def ask_pages(
+        self,
+        kind: str,
+        body: Mapping[str, Any],
+        *,
+        key: Callable[[str], str] = names.topics_key,
+        node_id: str | None = None,
+        is_last: Callable[[envelope.Envelope], bool] = lambda reply: True,
+        within_seconds: float = _ONE_NODE_SECONDS,
+    ) -> list[envelope.Envelope]:
+        """Ask one node: the one named, or the chosen one, and another when that stops answering (T12). All its answers, up to the last."""
         deadline = time.perf_counter() + self.timeout
         silent: set[str] = set()
         while (left := deadline - time.perf_counter()) > 0:
@@ -342,11 +483,14 @@ class EntityClient:
                 # First, and with all the time there is: a node's own few seconds are for its answer.
                 await self._session.ready(left)
                 node = await self._pick(node_id, silent)
-                patience = Patience(left if node_id else min(left, _ONE_NODE_SECONDS))
+                patience = Patience(left if node_id else min(left, within_seconds))
                 answers = self._session.ask(kind, body, node, key=key(node.name.id), patience=patience)
+                pages: list[envelope.Envelope] = []
                 async with contextlib.aclosing(answers):
                     async for reply in answers:
-                        return reply
+                        pages.append(reply)
+                        if is_last(reply):
+                            return pages
             except BrokerUnavailable:
                 # A question has no effect: it is asked again, over a new connection (T22).
                 if deadline - time.perf_counter() <= _AGAIN_SECONDS:
@@ -385,7 +529,7 @@ class EntityClient:
             raise NoNodeAnswered(f"node {node_id} did not answer")
         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
-    async def _change(self, kind: str, body: Mapping[str, Any], *, tail: bytes | None = None) -> Decided:
+    async def change(self, kind: str, body: Mapping[str, Any], *, tail: bytes | None = None) -> Decided:
         reply = await self._session.change(kind, body, message_id=envelope.new_id(), tail=tail, timeout=self.timeout)
         if reply.kind != "decided" or reply.tail is None:
             raise TrustError(f"a {reply.kind} is no answer to a change")
@@ -399,8 +543,7 @@ class EntityClient:
         ):
             raise TrustError("the receipt is for something else than was asked")
         self.seen = max(self.seen, payload["seq"])
-        expires = parse_time(payload["expires"]) if "expires" in payload else None
-        return Decided(kind, payload.get("uuid"), payload["seq"], expires, receipt.token)
+        return read_decided(receipt)
 
     def _write_down(self) -> None:
         """The chosen node, for the next time. A choice that `choose` makes again and again is written when the client closes."""

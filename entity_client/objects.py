@@ -16,9 +16,9 @@ from tdn.protocol.times import format_time, parse_time
 from tdn.queries.model import Subject
 from tdn.trust import openings, sealed, statements
 from tdn.trust.certificates import Identity
-from tdn.trust.openings import Opening
+from tdn.trust.openings import Opened, Opening
 from tdn.trust.signing import decode_segment, encode_segment
-from tdn.trust.statements import Advertisement, IdentifyAt
+from tdn.trust.statements import Advertisement, IdentifyAt, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,36 @@ class Decided:
     seq: int
     expires: datetime | None
     receipt: str = field(repr=False)
+    #: Whether the lifetime was cut to that of an ancestor (T26).
+    cut: bool = False
+    #: The collection that was changed.
+    collection: str | None = None
+    #: How many changes a watcher has been told.
+    version: int | None = None
 
     def as_object(self) -> dict[str, Any]:
         result: dict[str, Any] = {"kind": self.kind, "seq": self.seq, "receipt": self.receipt}
-        if self.uuid is not None:
-            result["uuid"] = self.uuid
         if self.expires is not None:
             result["expires"] = format_time(self.expires)
-        return result
+        if self.cut:
+            result["cut"] = True
+        told = {"uuid": self.uuid, "collection": self.collection, "version": self.version}
+        return result | {name: value for name, value in told.items() if value is not None}
+
+
+def read_decided(receipt: Statement) -> Decided:
+    """What a verified receipt says."""
+    payload = receipt.payload
+    return Decided(
+        payload["kind"],
+        payload.get("uuid"),
+        payload["seq"],
+        parse_time(payload["expires"]) if "expires" in payload else None,
+        receipt.token,
+        "cut" in payload,
+        payload.get("collection"),
+        payload.get("version"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +100,8 @@ class Topic:
     opening: Opening | None = field(default=None, repr=False)
     #: The descriptor inside a sealed one, where our key opens it (T9).
     opened: Mapping[str, Any] | None = field(default=None, repr=False)
+    #: Whether a child was just created with less than the lifetime that was asked for: its ancestors end sooner (T26).
+    cut: bool = False
 
     @property
     def uuid(self) -> str:
@@ -93,9 +117,15 @@ class Topic:
         return bool(self.advertisement.descriptor["kind"] == "sealed")
 
     @property
+    def hides(self) -> Opened:
+        """What its advertisement hides, as far as we may know."""
+        return openings.read(self.opening, self.advertisement.hidden) if self.opening is not None else NOTHING_OPENED
+
+    @property
     def lists(self) -> Lists | None:
         """Who may discover it, where we may know."""
-        return openings.read(self.opening, self.advertisement.hidden) if self.opening is not None else None
+        access = self.hides.access
+        return access.discover if access is not None else None
 
     @property
     def subject(self) -> Subject:
@@ -145,8 +175,10 @@ class Topic:
         }
         if self.is_sealed:
             result["sealed"] = True
+        if self.cut:
+            result["cut"] = True
         if self.opening is not None:
-            result |= {**openings.read(self.opening, advertisement.hidden).as_object(), "opening": dict(self.opening)}
+            result |= {**_described(self.hides), "opening": dict(self.opening)}
         if self.status is not None:
             result["status"] = self.status
         if self.receipt is not None:
@@ -154,8 +186,107 @@ class Topic:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A verified topic or collection in a tree: how far from what was asked about, and what it is directly below or in, where that shows."""
+
+    topic: Topic
+    depth: int
+    inside: str | None
+
+    @property
+    def uuid(self) -> str:
+        return self.topic.uuid
+
+    def as_object(self) -> dict[str, Any]:
+        place: dict[str, Any] = {"depth": self.depth} if self.inside is None else {"depth": self.depth, "parent": self.inside}
+        return {**self.topic.as_object(), **place}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A verified change of what we follow (T29, T35)."""
+
+    subject: str
+    version: int
+    change: str
+    uuid: str
+    kind: str
+    at: str
+    #: What it was added to or removed from, where that is one thing.
+    inside: str | None
+    #: The record of the log that made it.
+    seq: int
+    node: str
+    notification: str = field(repr=False)
+
+    def as_object(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "subject": self.subject,
+            "version": self.version,
+            "change": self.change,
+            "uuid": self.uuid,
+            "kind": self.kind,
+            "at": self.at,
+        }
+        if self.inside is not None:
+            told["in"] = self.inside
+        return {**told, "node": self.node, "notification": self.notification}
+
+
+NOTHING_OPENED = Opened(whole=False)
+
+
+def _described(opened: Opened) -> dict[str, Any]:
+    """What an advertisement hides, in the words of the public interface."""
+    told: dict[str, Any] = opened.access.as_object() if opened.access is not None else {}
+    if opened.parent is not None:
+        told["parent"] = opened.parent
+    if opened.hosting is not None:
+        told |= opened.hosting.as_object()
+    if opened.whole and opened.gathering is None:
+        told["root_topic"] = opened.parent is None
+    if opened.gathering is not None:
+        told |= {**opened.gathering.as_object(), "notifications": opened.notifications}
+    if opened.members:
+        told["members"] = list(opened.members)
+    return told
+
+
+def read_placed(line: bytes, identify: IdentifyAt, network: str, key: EllipticCurvePrivateKey | None) -> Placed:
+    """What stands in one line of an answer about a tree. Where a topic's parent is told, the signed advertisement must say the same."""
+    rest, _, place_segment = line.rpartition(b" ")
+    place = jsontext.parse(decode_segment(place_segment))
+    schemas.check("place", place)
+    topic = read_topic(rest.rstrip(b" "), identify, network, key)
+    inside = place.get("in")
+    if inside is not None and topic.hides.parent is not None and topic.hides.access is None and topic.hides.parent != inside:
+        raise TrustError("the node names another parent than the advertisement")
+    return Placed(topic, place["depth"], inside)
+
+
+def read_change(token: bytes, identify: IdentifyAt, network: str, watcher: str) -> Change:
+    """A notification that is ours."""
+    statement = statements.read(token, identify)
+    payload = statement.payload
+    if statement.kind != "notification" or (payload["network"], payload["watcher"]) != (network, watcher):
+        raise TrustError("the notification is not for us")
+    return Change(
+        payload["subject"],
+        payload["version"],
+        payload["change"],
+        payload["uuid"],
+        payload["kind"],
+        payload["at"],
+        payload.get("in"),
+        payload["seq"],
+        statement.signer.name.id,
+        statement.token,
+    )
+
+
 def read_topic(line: bytes, identify: IdentifyAt, network: str, key: EllipticCurvePrivateKey | None) -> Topic:
-    """A topic from one line of an answer: the advertisement and, after spaces, its status and, for its owner, what it hides. All of it
+    """A topic from one line of an answer: the advertisement and, after spaces, its status and what it hides, as far as we may know. All of it
     verified, and about each other. A sealed one is opened, if it was sealed for this key.
     """
     token, _, rest = line.partition(b" ")

@@ -414,6 +414,8 @@ class Answering:
                 for topic in self._topics
                 if topic.expires > now
                 and topic.lists is not None
+                # What ancestors bar is not ours to know, so of a child nobody can be told without a node.
+                and topic.hides.parent is None
                 and topic.lists.admit(asker, topic.owner)
                 and times.admit(topic.advertisement.created, topic.expires)
                 and topic.place > after

@@ -136,9 +136,19 @@ class Session:
                 yield reply
 
     async def change(
-        self, kind: str, body: Mapping[str, Any], *, message_id: str, tail: bytes | None = None, timeout: float
+        self,
+        kind: str,
+        body: Mapping[str, Any],
+        *,
+        message_id: str,
+        tail: bytes | None = None,
+        timeout: float,
+        node: Identity | None = None,
     ) -> Envelope:
-        """Put a change to the network until a node has decided it. The same request id each time: a retry has no second effect."""
+        """Put a change to the network until a node has decided it. The same request id each time: a retry has no second effect.
+
+        To one node where it is named, sealed to it: only that node can decide it then.
+        """
         deadline = _now() + timeout
         raw: bytes | None = None
         sent = False
@@ -147,12 +157,14 @@ class Session:
                 try:
                     await self._ensure(min(deadline, _now() + max(_ATTEMPT_SECONDS, timeout / 2)))
                 except NoNodeAnswered:
+                    if node is not None:
+                        raise
                     # Nobody to introduce us: the change can wait in the broker all the same, for a day.
                     await self._post(self._write_change(kind, body, message_id, tail, None), message_id)
                     raise self._undecided(kind) from None
                 raw = self._write_change(kind, body, message_id, tail, self._session)
                 async with self._expecting(message_id) as replies:
-                    await self._post(raw, message_id)
+                    await self._post(raw, message_id, node)
                     sent = True
                     async with asyncio.timeout(min(_ATTEMPT_SECONDS, max(0.05, deadline - _now()))):
                         reply = await self._next(replies, message_id)
@@ -161,6 +173,8 @@ class Session:
                 return reply
             except (BrokerUnavailable, TimeoutError) as error:
                 if _now() >= deadline:
+                    if sent and node is not None:
+                        raise NoNodeAnswered(f"node {node.name.id} did not answer") from error
                     if sent:
                         raise self._undecided(kind) from error
                     raise error if isinstance(error, TdnError) else BrokerUnavailable("the broker did not answer") from error
@@ -179,14 +193,14 @@ class Session:
             tail=tail,
         )
 
-    async def _post(self, raw: bytes, message_id: str) -> None:
+    async def _post(self, raw: bytes, message_id: str, node: Identity | None = None) -> None:
         _require_size(raw)
         if self._line is None or not self._line.is_open:
             raise BrokerUnavailable("the connection to the broker is gone")
         await self._line.requests.publish(
             names.REQUESTS,
-            names.topics_key(),
-            raw,
+            names.topics_key(node.name.id if node is not None else None),
+            sealing.seal(raw, node.public_key) if node is not None else raw,
             headers={names.PATH_HEADER: names.CHANGE_PATH},
             persistent=True,
             mandatory=True,
@@ -199,6 +213,19 @@ class Session:
             "the same command again asks for the outcome",
             detail={"queued": True},
         )
+
+    @property
+    def queue(self) -> str | None:
+        """The session's own half of its reply queue's name; another one after each reconnection."""
+        return self._session
+
+    @contextlib.asynccontextmanager
+    async def notifications(self, uuid: str) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
+        """What nodes send us of what we follow, unread; and what ends the connection (T29)."""
+        if names.watching(uuid) in self._pending:
+            raise UsageError(f"{uuid} is followed in this session already")
+        async with self._expecting(names.watching(uuid)) as arriving:
+            yield arriving
 
     @contextlib.asynccontextmanager
     async def _expecting(self, message_id: str) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
@@ -307,8 +334,9 @@ class Session:
                 waiting.put_nowait(delivery.body)
             return
         # To a direct reply-to: a welcome, or an error to somebody who could not be named. Only a hello is sent that way.
-        for waiting in self._pending.values():
-            waiting.put_nowait(delivery.body)
+        for message_id, waiting in self._pending.items():
+            if not message_id.startswith(names.watching("")):
+                waiting.put_nowait(delivery.body)
 
     async def _next(self, replies: asyncio.Queue[bytes | TdnError], message_id: str) -> Envelope:
         """The next answer to a message that is believed. Anybody could have sent what is not; it is passed over."""

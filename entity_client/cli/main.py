@@ -8,27 +8,39 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from entity_client.cli import trees
+from entity_client.cli.present import (
+    LINE,
+    Act,
+    E,
+    about,
+    add_description,
+    add_lists,
+    add_member_countersignatures,
+    cut,
+    descriptor_of,
+    member_countersignatures,
+    print_decided,
+    print_topic,
+    read_text,
+    until_told,
+)
 from entity_client.client import EntityClient
-from entity_client.objects import Topic
 from tdn.cli import output
 from tdn.cli.output import add_globals, add_json, emit, note, table
 from tdn.errors import TdnError, UsageError
-from tdn.protocol import descriptor as descriptors
 from tdn.protocol import schemas
 from tdn.protocol.access import lists
 from tdn.protocol.names import check_id, check_uuid
 from tdn.protocol.times import describe_duration, format_time, parse_duration, parse_time
+from tdn.protocol.trees import Hosting, check_limit
 from tdn.queries.compile import LANGUAGES
 from tdn.queries.times import ANY_TIME, Times
-
-Act = Callable[[EntityClient, argparse.Namespace], Awaitable[int | None]]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -42,8 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, act: Act, text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    def command(name: str, act: Act, text: str, under: Any = commands) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = under.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         added.set_defaults(perform=lambda arguments: _perform(act, arguments))
         add_json(added)
         return added
@@ -51,29 +63,29 @@ def build_parser() -> argparse.ArgumentParser:
     command("locate", _locate, "find the nodes that answer")
 
     create = command("create", _create, "create a topic, verify its advertisement and advertise it")
-    kinds = create.add_argument_group("descriptor (one kind)")
-    kinds.add_argument("--path", metavar="P", help="steps separated by '/'")
-    kinds.add_argument("--text", metavar="T", help="a description")
-    kinds.add_argument("--keyword", action="append", default=[], metavar="K", help="with --text; repeat it for more")
-    kinds.add_argument(
-        "--property", action="append", default=[], metavar="K=V", help="typed by its form, or K:TYPE=V; repeat it for more"
+    add_description(create)
+    place = create.add_argument_group("place in a hierarchy")
+    place.add_argument("--parent", metavar="UUID", type=check_uuid, help="register it as a child of this topic")
+    place.add_argument("--allow-children", action="store_true", help="let topics be registered below it")
+    place.add_argument(
+        "--max-depth",
+        type=check_limit,
+        metavar="N",
+        help="levels of the subtree, its own included; 0: no limit (default: what its ancestors leave)",
     )
-    kinds.add_argument("--xml", metavar="FILE", help="an XML document, '-' for standard input")
-    create.add_argument("--synopsis-type", default="string", choices=("string", "tags", "properties", "xml"))
-    create.add_argument("--synopsis", metavar="TEMPLATE", help="with {uuid} once, where the minted UUID goes")
-    create.add_argument("--lifetime", type=parse_duration, default=timedelta(days=1), metavar="D", help="default: 1d")
-    create.add_argument("--node", metavar="ID", help="which node mints (default: the one chosen before, or the first to answer)")
-    access = create.add_argument_group("who may know (E: an entity's id, institution:X, or * for everyone)")
-    access.add_argument(
-        "--discover-allow", action="append", default=[], metavar="E", help="only these may discover it; repeat it for more"
+    place.add_argument(
+        "--max-width",
+        type=check_limit,
+        metavar="N",
+        help="children of every topic of the subtree; 0: no limit (default: what its ancestors leave)",
     )
-    access.add_argument(
-        "--discover-deny",
-        action="append",
-        default=[],
-        metavar="E",
-        help="these may not discover it, even if allowed; repeat it for more",
+    place.add_argument(
+        "--countersigned", metavar="FILE|-", help="what the parent's owner printed with `entity countersign register`"
     )
+    access = create.add_argument_group(f"who may know, and who may register below it {E}; what is below inherits the lists")
+    add_lists(access, "discover", "only these may discover it", "these may not discover it")
+    add_lists(access, "hierarchy", "only these may see its place in a hierarchy", "these may not see its place")
+    add_lists(access, "register", "only these may register children", "these may not register children")
     access.add_argument(
         "--sealed-for",
         action="append",
@@ -86,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     advertise = command("advertise", _advertise, "advertise a topic that was created with --no-advertise")
     advertise.add_argument("file", metavar="FILE|-", help="what `entity create` printed with --json, or the signed bytes alone")
+    add_member_countersignatures(advertise)
 
     show = command("show", _show, "show one topic with its present status")
     renew = command("renew", _renew, "give a topic of yours a new lifetime, counted from now")
@@ -115,6 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--count", action="store_true", help="say how many match that you may see, at one node, rather than which"
     )
 
+    trees.add_commands(command, commands)
     command("answer", _answer, "stay, and answer for your own topics while no node is there")
     return parser
 
@@ -162,40 +176,38 @@ async def _locate(client: EntityClient, arguments: argparse.Namespace) -> None:
 
 async def _create(client: EntityClient, arguments: argparse.Namespace) -> None:
     topic = await client.create(
-        _descriptor(arguments),
+        descriptor_of(arguments),
         synopsis_type=arguments.synopsis_type,
         placeholder=arguments.synopsis,
         lifetime=arguments.lifetime,
         node=arguments.node,
         lists=lists(arguments.discover_allow, arguments.discover_deny),
+        hierarchy=lists(arguments.hierarchy_allow, arguments.hierarchy_deny),
+        register=lists(arguments.register_allow, arguments.register_deny),
+        parent=arguments.parent,
+        hosting=_hosting(arguments),
+        countersigned=read_text(arguments.countersigned).strip() if arguments.countersigned else None,
         sealed_for=arguments.sealed_for,
         advertise=not arguments.no_advertise,
     )
     if arguments.json:
         emit(topic.as_object())
         return
-    _print_topic(topic)
+    print_topic(topic)
     if topic.receipt is None:
-        note("minted, not advertised: nobody can discover it yet; save it with --json, then `entity advertise FILE` within a day")
+        within = "a minute: its slot is kept no longer" if arguments.parent else "a day"
+        note(
+            f"minted, not advertised: nobody can discover it yet; save it with --json, then `entity advertise FILE` within {within}"
+        )
 
 
-def _descriptor(arguments: argparse.Namespace) -> descriptors.Descriptor:
-    given = [bool(arguments.path), bool(arguments.text), bool(arguments.property), bool(arguments.xml)]
-    if sum(given) != 1:
-        raise UsageError("say what the topic is about in one way: --path, --text, --property or --xml")
-    if arguments.keyword and not arguments.text:
-        raise UsageError("--keyword goes with --text")
-    if arguments.path:
-        return descriptors.path(arguments.path)
-    if arguments.text:
-        return descriptors.text(arguments.text, arguments.keyword)
-    if arguments.property:
-        return descriptors.properties(arguments.property)
-    return descriptors.xml(_read_text(arguments.xml))
+def _hosting(arguments: argparse.Namespace) -> Hosting | None:
+    asked = Hosting(arguments.allow_children, arguments.max_depth, arguments.max_width)
+    return asked if asked != Hosting() else None
 
 
 async def _advertise(client: EntityClient, arguments: argparse.Namespace) -> None:
-    text = _read_text(arguments.file).strip()
+    text = read_text(arguments.file).strip()
     opening = None
     if text.startswith("{"):
         try:
@@ -205,8 +217,8 @@ async def _advertise(client: EntityClient, arguments: argparse.Namespace) -> Non
                 schemas.check("opening", opening)
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{arguments.file} holds no advertisement") from error
-    decided = await client.advertise(text, opening=opening)
-    _print_decided(decided.as_object(), arguments, f"topic {decided.uuid} is advertised: record {decided.seq} of the log")
+    decided = await client.advertise(text, opening=opening, countersigned=member_countersignatures(arguments))
+    print_decided(decided.as_object(), arguments, f"topic {decided.uuid} is advertised: record {decided.seq} of the log")
 
 
 async def _show(client: EntityClient, arguments: argparse.Namespace) -> None:
@@ -214,20 +226,21 @@ async def _show(client: EntityClient, arguments: argparse.Namespace) -> None:
     if arguments.json:
         emit(topic.as_object())
     else:
-        _print_topic(topic)
+        print_topic(topic)
 
 
 async def _renew(client: EntityClient, arguments: argparse.Namespace) -> None:
     decided = await client.renew(arguments.uuid, arguments.lifetime)
     until = format_time(decided.expires) if decided.expires else "?"
-    _print_decided(
+    until += ", when its parent ends" if decided.cut else ""
+    print_decided(
         decided.as_object(), arguments, f"topic {decided.uuid} now lasts until {until}: record {decided.seq} of the log"
     )
 
 
 async def _withdraw(client: EntityClient, arguments: argparse.Namespace) -> None:
     decided = await client.withdraw(arguments.uuid)
-    _print_decided(decided.as_object(), arguments, f"topic {decided.uuid} is withdrawn for ever: record {decided.seq} of the log")
+    print_decided(decided.as_object(), arguments, f"topic {decided.uuid} is withdrawn for ever: record {decided.seq} of the log")
 
 
 async def _discover(client: EntityClient, arguments: argparse.Namespace) -> int:
@@ -256,9 +269,9 @@ async def _look_for(client: EntityClient, arguments: argparse.Namespace, languag
             emit(topic.as_object())
         else:
             if not found:
-                print(_LINE.format("UUID", "CREATOR", "EXPIRES IN", "ABOUT"))
+                print(LINE.format("UUID", "CREATOR", "EXPIRES IN", "ABOUT"))
             left = describe_duration(topic.expires - datetime.now(UTC))
-            output.say(_LINE.format(topic.uuid, _cut(topic.advertisement.creator, 16), left, _cut(_about(topic), 60)))
+            output.say(LINE.format(topic.uuid, cut(topic.advertisement.creator, 16), left, cut(about(topic), 60)))
         found += 1
     for node, error in discovery.disbelieved:
         note(f"warning: node {node} gave an advertisement that does not verify and was not shown: {error}")
@@ -317,10 +330,6 @@ def _times(arguments: argparse.Namespace) -> Times:
 
 async def _answer(client: EntityClient, arguments: argparse.Namespace) -> None:
     answering = client.answering()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # It is meant to run until it is told to end, so that is no failure.
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def announce() -> None:
         await answering.ready.wait()
@@ -334,62 +343,14 @@ async def _answer(client: EntityClient, arguments: argparse.Namespace) -> None:
                 else:
                     output.say(f"answered {answer.asker}: {answer.topics} topics")
 
-    telling = asyncio.create_task(tell())
-    others = [asyncio.create_task(announce()), asyncio.create_task(stop.wait())]
-    try:
-        await asyncio.wait([telling, others[1]], return_when=asyncio.FIRST_COMPLETED)
-        if telling.done():
-            telling.result()
-    finally:
-        for task in (telling, *others):
-            task.cancel()
-        await asyncio.gather(telling, *others, return_exceptions=True)
+    async def both() -> None:
+        announcing = asyncio.create_task(announce())
+        try:
+            await tell()
+        finally:
+            announcing.cancel()
 
-
-_LINE = "{:36}  {:16}  {:10}  {}"
-
-
-def _print_topic(topic: Topic) -> None:
-    values = topic.as_object()
-    rows: dict[str, Any] = {key: values[key] for key in ("uuid", "creator", "owner", "institution", "created", "expires")}
-    rows["about"] = _about(topic)
-    if topic.opened is not None:
-        rows["sealed"] = "for you"
-    rows["synopsis"] = topic.synopsis
-    if topic.lists is not None and topic.lists.allow is not None:
-        rows["discoverable by"] = ", ".join(topic.lists.allow)
-    if topic.lists is not None and topic.lists.deny:
-        rows["hidden from"] = ", ".join(topic.lists.deny)
-    rows["signed by"] = f"node {topic.advertisement.node}, verified"
-    if topic.receipt is not None:
-        rows["receipt"] = "in the log, verified"
-    output.record(rows)
-
-
-def _print_decided(value: dict[str, Any], arguments: argparse.Namespace, sentence: str) -> None:
-    if arguments.json:
-        emit(value)
-    else:
-        output.say(sentence)
-
-
-def _about(topic: Topic) -> str:
-    if topic.is_sealed and topic.opened is None:
-        return "(sealed)"
-    return " | ".join(descriptors.searchable(topic.descriptor).split("\n"))
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _read_text(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8") from error
+    await until_told(both())
 
 
 def _limit(text: str) -> int:

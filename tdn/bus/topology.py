@@ -33,6 +33,7 @@ async def declare(channel: Channel) -> None:
     await channel.declare_exchange(names.REQUESTS, "topic")
     await channel.declare_exchange(names.BROADCAST, "headers")
     await channel.declare_exchange(names.REPLIES, "direct")
+    await channel.declare_exchange(names.NOTIFICATIONS, "direct")
     await channel.declare_exchange(names.PEERS, "fanout")
     await channel.declare_exchange(names.PEER_REPLIES, "direct")
     await channel.declare_queue(names.LOG, LOG_ARGUMENTS)
@@ -95,6 +96,12 @@ async def declare_session(channel: Channel, owner: Name, session: str) -> str:
     )
     await channel.bind_queue(queue, names.REPLIES, queue)
     return queue
+
+
+async def follow(channel: Channel, owner: Name, session: str, change_topic: str) -> None:
+    """Have a session's reply queue told of changes. The queue is declared too: one that has just gone away must not break the channel."""
+    queue = await declare_session(channel, owner, session)
+    await channel.bind_queue(queue, names.NOTIFICATIONS, names.notification_key(change_topic, owner.id))
 
 
 async def declare_peer(channel: Channel, owner: Name, session: str, *, answers: bool) -> str:

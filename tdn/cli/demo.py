@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from entity_client import EntityClient, path, properties, text, xml
-from entity_client.objects import Topic
+from entity_client.objects import Change, Topic
 from tdn.bus.connection import Connection
 from tdn.cli.output import emit
 from tdn.errors import Absent, MalformedMessage, Refused, TdnError, TrustError, UsageError
@@ -27,6 +27,7 @@ from tdn.local.network import Network
 from tdn.protocol import jsontext, names
 from tdn.protocol.access import lists
 from tdn.protocol.names import Role
+from tdn.protocol.trees import Hosting
 from tdn.trust import credentials, signing
 from tdn.trust.envelope import new_id
 from tdn.trust.statements import Advertisement
@@ -134,6 +135,7 @@ async def _topics(network: Network, story: Story) -> None:
         alice, bob, mallory = await client("alice"), await client("bob"), await client("mallory")
         topic = await _create(alice, bob, story)
         await _ask_and_hide(alice, bob, mallory, story)
+        await _grow(alice, bob, story)
         await _attack(network, mallory, alice, topic, story)
         await _survive(network, alice, bob, story)
         await _end(network, alice, bob, mallory, topic, story)
@@ -221,6 +223,59 @@ async def _ask_and_hide(alice: EntityClient, bob: EntityClient, mallory: EntityC
             story.good(f"and who tells her the UUID tells her nothing: {error}")
         else:
             raise TdnError("mallory sees the topic")
+
+
+async def _grow(alice: EntityClient, bob: EntityClient, story: Story) -> None:
+    with story.step(
+        "A hierarchy with one slot left, and eight who want it",
+        "Alice's topic takes one child. Eight requests go to both nodes at once: the log puts them in an order, and every node judges them alike. "
+        "The child's signed bytes do not tell whose child it is.",
+    ):
+        story.command("entity --as alice create --path sports --allow-children --max-width 1")
+        root = await alice.create(path("sports"), hosting=Hosting(allow_children=True, max_width=1))
+        story.command(f"entity --as bob create --path sports/ski --parent {root.uuid}    # and seven more")
+        tried = [who.create(path(f"sports/{number}"), parent=root.uuid) for number in range(4) for who in (alice, bob)]
+        results = await asyncio.gather(*tried, return_exceptions=True)
+        won = [result for result in results if isinstance(result, Topic)]
+        lost = [result for result in results if isinstance(result, Refused)]
+        _expect((len(won), len(lost)) == (1, 7), "exactly one of eight got the slot")
+        story.good(f"{won[0].advertisement.creator} got it; seven were refused: {lost[0]}")
+        below = [placed.uuid async for placed in bob.hierarchy.children(root.uuid)]
+        _expect(below == [won[0].uuid], "the tree shows that one child")
+    with story.step(
+        "A collection, followed live",
+        "Topics come and go; Bob follows. Each change that he may see is signed and numbered for him without holes, so that he would notice a lost "
+        "one, and never learns of one that is hidden from him.",
+    ):
+        story.command("entity --as alice collection create --text 'Fjord streams'")
+        fjord = await alice.create_collection(text("Fjord streams"))
+        story.command(f"entity --as bob collection watch {fjord.uuid}")
+        watching = bob.collections.watch(fjord.uuid)
+        changes: asyncio.Queue[Change] = asyncio.Queue()
+
+        async def follow() -> None:
+            async for change in watching:
+                changes.put_nowait(change)
+
+        following = asyncio.create_task(follow())
+        try:
+            await asyncio.wait_for(watching.ready.wait(), 20.0)
+            open_one = await alice.create(text("Waves at the mouth"))
+            secret = await alice.create(text("Depth of the wreck"), lists=lists(deny=["bob"]))
+            for member in (secret, open_one):
+                await alice.collections.add(fjord.uuid, member.uuid)
+            await alice.collections.remove(fjord.uuid, open_one.uuid)
+            for wanted in ("added", "removed"):
+                change = await asyncio.wait_for(changes.get(), 20.0)
+                _expect((change.change, change.uuid) == (wanted, open_one.uuid), f"bob is told that it was {wanted}")
+                story.good(
+                    f"change {change.version}: {change.kind} {change.uuid} was {change.change}, signed by node {change.node}"
+                )
+            _expect(changes.empty(), "of the hidden topic bob hears nothing")
+            story.good("of a third change, to a topic that is hidden from Bob, he has no number and no message")
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
 
 async def _attack(network: Network, mallory: EntityClient, alice: EntityClient, topic: Topic, story: Story) -> None:

@@ -8,20 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from tdn.bus.log import Appender
 from tdn.errors import MalformedMessage, Refused, TrustError, from_object
 from tdn.protocol import jsontext
+from tdn.protocol.names import mint_uuid
+from tdn.protocol.times import format_time, parse_time
 from tdn.replica.replica import Replica
 from tdn.rules import principals
 from tdn.rules.apply import RULES, audience, repeated, requester, write_record
 from tdn.rules.state import Outcome
-from tdn.trust import envelope
+from tdn.trust import envelope, openings, statements
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
+from tdn.trust.openings import Opening
 from tdn.trust.replay import MAX_CHANGE_LIFE
 
 logger = logging.getLogger(__name__)
@@ -89,11 +92,30 @@ class Changes:
         envelope.require_addressed(
             request, audiences=frozenset({audience(self._replica.reader)}), now=self._clock(), longest=MAX_CHANGE_LIFE
         )
-        return await self.append(request.kind, request.raw)
+        minted = None
+        if request.kind == "register":
+            minted = {"uuid": mint_uuid(), "seed": openings.new_seed()}
+            # A child that no node could mint must not take a slot: what is wrong with it is told before anything is reserved.
+            self.mint_child(request, minted | {"created": format_time(self._clock())})
+        return await self.append(request.kind, request.raw, minted)
 
-    async def append(self, kind: str, request: bytes | None) -> Outcome:
+    def mint_child(self, request: Envelope, fixed: Mapping[str, Any]) -> tuple[Opening, bytes]:
+        """The advertisement of a registered child, and what it hides, from what the outcome fixed: any node mints the same."""
+        opening = openings.conceal(openings.claims_of(request.body), fixed["seed"])
+        token = statements.mint(
+            request,
+            uuid=fixed["uuid"],
+            network=principals.network(self._replica.reader)["id"],
+            opening=opening,
+            node=self._node,
+            now=parse_time(fixed["created"]),
+            expires=parse_time(fixed["expires"]) if "expires" in fixed else None,
+        )
+        return opening, token
+
+    async def append(self, kind: str, request: bytes | None, minted: Mapping[str, str] | None = None) -> Outcome:
         """Append a record of ours and wait for its outcome."""
-        outcome = await self.offer(kind, request)
+        outcome = await self.offer(kind, request, minted)
         if outcome.status == "void":
             reason = (outcome.error or {}).get("message")
             try:
@@ -105,9 +127,9 @@ class Changes:
             raise Refused(f"the log did not take the request: {reason}")
         return outcome
 
-    async def offer(self, kind: str, request: bytes | None) -> Outcome:
+    async def offer(self, kind: str, request: bytes | None, minted: Mapping[str, str] | None = None) -> Outcome:
         """Append a record that may be void because another node was first (a genesis)."""
-        raw = write_record(kind, self._node, self._clock(), request)
+        raw = write_record(kind, self._node, self._clock(), request, minted)
         decided = self._replica.expect(raw)
         try:
             confirmed = self._appender.append(raw)

@@ -174,15 +174,27 @@ class Intake:
             self._turn_away(delivery, error)
             return
         self._post.counts[request.kind] += 1
+        await self._answer_change(request, delivery)
+
+    async def _answer_change(self, request: Envelope, delivery: Delivery) -> None:
+        """Decide a change of a verified sender, or tell it what is wrong."""
         try:
             if request.kind == "hello":
                 await self._welcome(request, delivery)
-                return
-            receipt = require_accepted(await self._work.decide(request))
+            else:
+                await self._decide(request, delivery)
         except (BrokerUnavailable, LogDiverged, UnknownRules, NoLongerCurrent):
             raise
         except TdnError as error:
             self._send(request, delivery, "error", error.as_object())
+
+    async def _decide(self, request: Envelope, delivery: Delivery) -> None:
+        receipt = require_accepted(await self._work.decide(request))
+        if request.kind == "register":
+            # The slot is reserved; that it is taken is for the advertisement's receipt to say.
+            opening, token = self._work.mint_child(request, receipt)
+            body = {"uuid": receipt["uuid"], "opening": dict(opening)}
+            self._send(request, delivery, "created", {**body, "cut": True} if "cut" in receipt else body, token)
             return
         token = statements.sign("receipt", receipt, self._post.credentials, self._post.clock())
         self._send(request, delivery, "decided", {}, token)
@@ -238,6 +250,10 @@ class Intake:
             self._turn_away(delivery, error)
             return
         post.counts[question.kind] += 1
+        if question.kind == "register" and sealed:
+            # Its creator named this node. Decided like any other change; nobody else takes it when this node dies.
+            await self._answer_change(question, delivery)
+            return
         try:
             self._admit_question(question, sealed, now)
         except TrustError as error:
@@ -249,11 +265,13 @@ class Intake:
             return
         try:
             await self._catch_up_with(question)
-            if question.kind == "discover":
+            if question.kind in questions.SEARCHED:
                 answers = await self._look_for(question, now)
             elif question.kind == "peer":
                 answers = [await self._make_peer_queue(question)]
             else:
+                if question.kind == "changes":
+                    await self._admit_follower(question)
                 answers = list(questions.answer(post.desk, question, post.replica.reader, now))
         except TdnError as error:
             self._send(question, delivery, "error", error.as_object())
@@ -263,6 +281,21 @@ class Intake:
                 # Page by page, with others in between: signing and sealing a long answer takes a while.
                 await asyncio.sleep(0)
             self._send(question, delivery, answer.kind, answer.body, answer.tail, with_chain=answer.kind == "located")
+
+    async def _admit_follower(self, question: Envelope) -> None:
+        """Bound how often one asks, since every notification costs a signature; and where it wants, have it told of changes as they happen.
+        That before they are looked up, so that none falls in between."""
+        questions.require_served(self._post.desk, question)
+        change_topic = questions.followed(question, self._post.replica.reader)
+        if not self._post.queries.take(question.signer.name.principal):
+            raise Refused("too many questions in a short time; wait a moment")
+        if not question.body.get("follow"):
+            return
+        if question.reply is None:
+            raise Refused("changes are told to a session's reply queue; name it")
+        if not self._post.sessions.take(question.signer.name.principal):
+            raise Refused("too many sessions in a short time; wait a minute, or keep one open")
+        await topology.follow(self._sessions, question.signer.name, question.reply, change_topic)
 
     async def _make_peer_queue(self, question: Envelope) -> Answer:
         """A queue for the time when no node is there (T17). It lasts, so few are made for one entity in a short time."""
@@ -277,10 +310,11 @@ class Intake:
         return Answer("peered", {"session": session})
 
     async def _look_for(self, question: Envelope, now: datetime) -> list[Answer]:
-        """The answers to a discovery. May take long, so in a process of its own, and only so many of one asker at a time."""
+        """The answers to a discovery or a look at a tree. May take long, so in a process of its own, and only so many of one asker at a time."""
         post = self._post
         questions.require_served(post.desk, question)
-        job = questions.search_job(question, now)
+        in_tree = question.kind == "tree"
+        job = questions.tree_job(question, post.replica.reader, now) if in_tree else questions.search_job(question, now)
         asker = question.signer.name.principal
         if self._looking[asker] >= _DISCOVERIES_AT_ONCE:
             raise Refused(f"too many discoveries at once; at most {_DISCOVERIES_AT_ONCE} of one entity are in work at a node")
@@ -290,7 +324,7 @@ class Intake:
         try:
             # Saxon cannot be interrupted, so XQuery has workers that nobody else waits for.
             result = await post.lanes.run(job, asker=asker, heavy=job.get("language") == "xquery")
-            return list(questions.discovered(post.desk, result, now))
+            return list((questions.placed if in_tree else questions.discovered)(post.desk, result, now))
         except WorkFailed as error:
             # Ours to look into. Its asker is told all the same: silence means that no node is there (T17).
             logger.error("a discovery failed: %s", error)

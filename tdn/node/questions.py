@@ -1,4 +1,4 @@
-"""Questions that a node answers from its own view: locate, create, discover, show, lookup.
+"""Questions that a node answers from its own view: locate, create, discover, show, lookup, and about trees and their changes.
 
 A question is sealed to the node, lives a minute or two, and has no effect; minting too leaves nothing behind (T7).
 """
@@ -12,11 +12,13 @@ from typing import Any
 
 from tdn.errors import Absent, Refused, UsageError
 from tdn.node.policy import Policy
-from tdn.node.searching import Result, read_result
+from tdn.node.searching import Result, read_places, read_result
 from tdn.protocol import jsontext, schemas
-from tdn.protocol.access import read_lists
+from tdn.protocol.access import Asker
 from tdn.protocol.names import Role, check_uuid, mint_uuid
 from tdn.protocol.times import format_time, parse_time, whole_seconds
+from tdn.rules import countersignatures, watches
+from tdn.rules.sight import COLLECTION, Sight, asker_of
 from tdn.store.search import FoundTopic, Reader
 from tdn.trust import openings, signing, statements
 from tdn.trust.credentials import Credentials
@@ -34,7 +36,12 @@ _STATUS_FOR = timedelta(seconds=5)
 _STATUSES = 5_000
 _PEERS_FOR = timedelta(seconds=0.2)
 
-KINDS = frozenset({"locate", "create", "discover", "show", "lookup", "peer"})
+#: Notifications in one answer: each costs a signature.
+_CHANGES_AT_ONCE = 200
+
+KINDS = frozenset({"locate", "create", "discover", "show", "lookup", "peer", "tree", "changes"})
+#: Questions that may take long, and are looked into by a process that can be killed.
+SEARCHED = frozenset({"discover", "tree"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,8 @@ def answer(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Ite
         yield _show(desk, question, reader, now)
     elif question.kind == "lookup":
         yield _lookup(question, reader)
+    elif question.kind == "changes":
+        yield _changes(desk, question, reader, now)
     else:
         raise UsageError(f"{question.kind} is not a question")
 
@@ -118,7 +127,8 @@ def _create(desk: Desk, question: Envelope, now: datetime) -> Answer:
     if question.signer.name.role is not Role.ENTITY:
         raise Refused("only entities create topics")
     uuid = mint_uuid()
-    opening = openings.conceal(read_lists(question.body.get("lists", {})))
+    notifications = mint_uuid() if openings.GATHERING in question.body else None
+    opening = openings.conceal(openings.claims_of(question.body, notifications), openings.new_seed())
     token = statements.mint(question, uuid=uuid, network=desk.network, opening=opening, node=desk.node, now=now)
     return Answer("created", {"uuid": uuid, "opening": opening}, token)
 
@@ -138,6 +148,82 @@ def search_job(question: Envelope, now: datetime) -> dict[str, Any]:
         "now": format_time(now),
         "after": _read_cursor(body.get("cursor")),
     }
+
+
+def tree_job(question: Envelope, reader: Reader, now: datetime) -> dict[str, Any]:
+    """A look at a tree as the process that looks takes it: with the eyes of the asker, or of the owner that countersigned (T27)."""
+    body = question.body
+    asker = question.signer.asker
+    topic = reader.get("topic", body["uuid"])
+    viewer: Asker | None = asker
+    if asker.entity is not None and countersignatures.holds(
+        reader,
+        body.get("countersigned"),
+        countersignatures.DISCOVER,
+        body["uuid"],
+        topic,
+        entity=asker.entity,
+        now=now,
+    ):
+        viewer = asker_of(reader, topic["owner"] if topic is not None else "")
+    if viewer is None:
+        raise Absent(f"there is no topic {body['uuid']}")
+    return {
+        **{name: body[name] for name in ("uuid", "depth", "cursor") if name in body},
+        "tree": body["what"],
+        "asker": asker.entity,
+        "entity": viewer.entity,
+        "institution": viewer.institution,
+        "now": format_time(now),
+    }
+
+
+def placed(desk: Desk, result: Result, now: datetime) -> Iterator[Answer]:
+    """What was seen of a tree, in pages."""
+    seen = read_places(result)
+    pages = list(_pages([_line(desk, topic, now, place) for topic, place in seen]))
+    for number, lines in enumerate(pages, start=1):
+        page: dict[str, Any] = {"page": number, "last": number == len(pages), "count": len(lines)}
+        if page["last"] and result[0]["more"]:
+            page["cursor"] = seen[-1][0].uuid
+        yield Answer("placed", page, b"\n".join(lines) if lines else None)
+
+
+def followed(question: Envelope, reader: Reader) -> str:
+    """The change topic of what an entity follows; Absent when it follows no such thing, or may no longer (T35)."""
+    uuid, signer = question.body["uuid"], question.signer
+    fact = reader.get("topic", uuid)
+    watch = reader.get("watch", f"{uuid} {signer.name.id}")
+    # Also when it has ended: that is the last that a watcher is told.
+    if fact is None or watch is None or not Sight(reader, signer.asker, datetime.min).may_follow(fact):
+        raise Absent(f"there is no {uuid} that you follow")
+    notifications: str = fact["gathering"]["notifications"] if fact["kind"] == COLLECTION else uuid
+    return notifications
+
+
+def _changes(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Answer:
+    """T29: what an entity was to be told after a version."""
+    followed(question, reader)
+    body, watcher = question.body, question.signer.name.id
+    version, told = watches.told_since(reader, body["uuid"], watcher, body["since"], _CHANGES_AT_ONCE) or (0, [])
+    if body["since"] > version:
+        raise UsageError(f"there is no version {body['since']} yet; you were told {version} changes of {body['uuid']}")
+    first = told[0].version if told else version + 1
+    if first > body["since"] + 1:
+        raise Refused(
+            f"changes before version {first} are no longer kept; list {body['uuid']} again and go on with --since {first - 1}",
+            detail={"version": version, "oldest": first},
+        )
+    tokens: list[bytes] = []
+    size = 0
+    for change in told:
+        token = statements.sign("notification", change.payload(desk.network), desk.node, now)
+        size += len(token) + 1
+        if tokens and size > _PAGE_BYTES:
+            # The version says that there are more; whoever wants them asks again.
+            break
+        tokens.append(token)
+    return Answer("changed", {"version": version, "count": len(tokens)}, b"\n".join(tokens) if tokens else None)
 
 
 def discovered(desk: Desk, result: Result, now: datetime) -> Iterator[Answer]:
@@ -163,7 +249,7 @@ def _show(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Answ
     topic = reader.topic(uuid, question.signer.asker, now)
     if topic is None:
         raise Absent(f"there is no topic {uuid}")
-    body: dict[str, Any] = {"uuid": uuid} if topic.opening is None else {"uuid": uuid, "opening": topic.opening}
+    body: dict[str, Any] = {"uuid": uuid} if topic.opening is None else {"uuid": uuid, "opening": dict(topic.opening)}
     return Answer("shown", body, topic.advertisement + b" " + _status(desk, topic, now))
 
 
@@ -178,14 +264,17 @@ def _lookup(question: Envelope, reader: Reader) -> Answer:
     return Answer("found", {"chain": certificate["chain"]})
 
 
-def _line(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:
-    """One line of a page: the advertisement; where the topic changed since, its status (T39); for its owner, what it hides."""
-    parts = [topic.advertisement]
-    if topic.changed or topic.opening is not None:
-        parts.append(_status(desk, topic, now) if topic.changed else b"")
-    if topic.opening is not None:
-        parts.append(signing.encode_segment(jsontext.canonical(topic.opening)).encode())
-    return b" ".join(parts)
+def _line(desk: Desk, topic: FoundTopic, now: datetime, place: dict[str, Any] | None = None) -> bytes:
+    """One line of a page: the advertisement; where the topic changed since, its status (T39); what it hides, as far as the asker may know;
+    its place in a tree."""
+    status = _status(desk, topic, now) if topic.changed else b""
+    hidden = _segment(dict(topic.opening)) if topic.opening is not None else b""
+    where = _segment(place) if place is not None else b""
+    return b" ".join([topic.advertisement, status, hidden, where]).rstrip(b" ")
+
+
+def _segment(value: dict[str, Any]) -> bytes:
+    return signing.encode_segment(jsontext.canonical(value)).encode()
 
 
 def _status(desk: Desk, topic: FoundTopic, now: datetime) -> bytes:

@@ -26,6 +26,7 @@ from tdn.node.changes import Changes, NoLongerCurrent
 from tdn.node.intake import Intake, Post
 from tdn.node.policy import EVERYBODY, Policy
 from tdn.node.questions import Desk
+from tdn.node.telling import Telling
 from tdn.protocol.names import Role
 from tdn.protocol.rates import Rate
 from tdn.protocol.times import parse_time
@@ -88,7 +89,13 @@ class Node:
         self._settings = settings
         self._clock = clock
         self.network = network_id(settings.genesis)
-        self.replica = Replica(settings.store, self.network, stores=settings.policy.stored(settings.progress))
+        self.replica = Replica(
+            settings.store,
+            self.network,
+            lambda applied: self._telling.on_applied(applied),
+            stores=settings.policy.stored(settings.progress),
+        )
+        self._telling = Telling(credentials, self.network, self.replica.reader, clock)
         self._served = False
         limits = settings.limits
         self._lanes = Lanes(
@@ -165,6 +172,7 @@ class Node:
             intake = Intake(self._post, connection, work)
             closing.push_async_callback(intake.close)
             await intake.open(queue)
+            self._telling.channel = await connection.channel()
             session.append(asyncio.create_task(self._tick(work)))
             session.append(asyncio.create_task(_result(connection.closed)))
             session.append(asyncio.create_task(_result(intake.broken)))
@@ -186,6 +194,7 @@ class Node:
                 if isinstance(task.result(), TdnError):
                     raise task.result()
         finally:
+            self._telling.channel = None
             for task in session:
                 task.cancel()
             await asyncio.gather(*session, return_exceptions=True)

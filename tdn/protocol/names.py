@@ -98,6 +98,9 @@ PEERS = "tdn.peers"
 PEER_REPLIES = "tdn.peer-replies"
 BETWEEN_ENTITIES = frozenset({PEERS, PEER_REPLIES})
 
+#: Nodes tell watchers of changes here (T29, T35). Each has a routing key of its own, so that nobody notices what it may not see.
+NOTIFICATIONS = "tdn.notifications"
+
 #: Header that says which way a broadcast request goes, and its two values.
 PATH_HEADER = "tdn-path"
 CHANGE_PATH = "change"
@@ -117,6 +120,16 @@ def nodes_key(node_id: str | None = None) -> str:
 
 def node_queue(node_id: str) -> str:
     return f"tdn.node.{node_id}"
+
+
+def notification_key(change_topic: str, entity: str) -> str:
+    """Where one watcher is told of the changes of one thing: a collection's change topic (T31), or a topic's own UUID."""
+    return f"{change_topic}.{entity}"
+
+
+def watching(uuid: str) -> str:
+    """What notifications of one thing correlate with, in the session that follows it."""
+    return f"watching-{uuid}"
 
 
 def new_session() -> str:

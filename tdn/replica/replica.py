@@ -58,6 +58,8 @@ class Replica:
         self.reader = Reader(path, cached=True)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="apply")
         self._waiting: dict[bytes, asyncio.Future[Outcome]] = {}
+        #: Set when somebody begins to wait.
+        self._wanted = asyncio.Event()
         self._head_offset = -1
         self.caught_up = asyncio.Event()
         self._progress = asyncio.Event()
@@ -84,9 +86,16 @@ class Replica:
         while True:
             records = await follower.batch(_BATCH)
             if not self._waiting and len(records) <= _IN_PLACE and self.caught_up.is_set():
-                await asyncio.sleep(self._linger_seconds)
+                await self._linger()
                 records += follower.arrived(_BATCH)
             await self._apply(records)
+
+    async def _linger(self) -> None:
+        """Let records gather, until somebody waits for one: what has gathered is then applied while that one is on its way."""
+        self._wanted.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._linger_seconds):
+                await self._wanted.wait()
 
     async def progress(self, *, within_seconds: float) -> None:
         """Return when something was applied, or when the time is up."""
@@ -105,6 +114,7 @@ class Replica:
         """The outcome of a record that is about to be appended, when this replica has committed it."""
         waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting[_key(raw)] = waiting
+        self._wanted.set()
         return waiting
 
     def forget(self, raw: bytes) -> None:
@@ -120,7 +130,7 @@ class Replica:
 
     async def _apply(self, records: list[tuple[int, bytes]]) -> None:
         # An answer implies that its record is on disk here; nobody is answered for the records of others.
-        durable = bool(self._waiting)
+        durable = bool(self._waiting) and any(_key(raw) in self._waiting for _, raw in records)
         if len(records) <= _IN_PLACE:
             applied = self._view.apply_all(records, durable=durable)
         else:

@@ -6,36 +6,45 @@ should not be there (garbage, a stranger's signature) is void and changes nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from tdn.errors import MalformedMessage, Refused, TdnError, TrustError, UnknownRules, UsageError
+from tdn.errors import LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules, UsageError
 from tdn.protocol import jsontext, schemas
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, parse_time, whole_seconds
-from tdn.rules import clock, principals, topics
-from tdn.rules.state import LogRecord, Outcome, State, Write
+from tdn.rules import clock, collections, hierarchy, principals, topics, watches
+from tdn.rules.state import Draft, LogRecord, Occasion, Outcome, State, Write
 from tdn.trust import envelope, signing
 from tdn.trust.certificates import Identity, decode_chain, roots_from_ders
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 from tdn.trust.replay import CLOCK_SKEW
 
-#: The rules that this build knows. A log that asks for others stops it. (1 had no discovery lists, and was never released.)
-RULES_VERSION = 2
+#: The rules that this build knows. A log that asks for others stops it. (1 had no lists, 2 no hierarchies and collections; neither was released.)
+RULES_VERSION = 3
 
 #: What a repeated request is told that was refused for bytes or certificates that do not hold.
 _REFUSED_BEFORE = "the request was refused when it was first judged: what it carries does not verify"
 
 #: A change decides with what is written (facts), what the receipt says, and which logins end.
 Decision = tuple[tuple[Write, ...], dict[str, Any], tuple[str, ...]]
-Rule = Callable[[State, Envelope, datetime, int], Decision]
+Rule = Callable[[State, Envelope, Occasion], Decision]
 
 
-def write_record(kind: str, node: Credentials, at: datetime, request: bytes | None = None) -> bytes:
-    """A record as a node appends it."""
-    payload = {"v": schemas.VERSION, "kind": kind, "node": node.identity.name.id, "at": format_time(at.replace(microsecond=0))}
+def write_record(
+    kind: str, node: Credentials, at: datetime, request: bytes | None = None, minted: Mapping[str, str] | None = None
+) -> bytes:
+    """A record as a node appends it. What the node adds to a `register` is fixed by it: whoever answers signs the same topic."""
+    payload: dict[str, Any] = {
+        "v": schemas.VERSION,
+        "kind": kind,
+        "node": node.identity.name.id,
+        "at": format_time(at.replace(microsecond=0)),
+    }
+    if minted is not None:
+        payload["minted"] = dict(minted)
     return signing.sign("record", payload, node.key, chain=node.identity.chain, tail=request)
 
 
@@ -68,7 +77,7 @@ def apply(state: State, record: LogRecord) -> Outcome:
         raise
     except TdnError as error:
         return Outcome("void", "void", error=error.as_object())
-    return _decide(state, record, request, at)
+    return _decide(state, request, record, at, payload.get("minted"))
 
 
 def audience(state: State) -> str:
@@ -98,7 +107,7 @@ def repeated(state: State, request: Envelope) -> Outcome | None:
     return Outcome("repeated", request.kind, request=key, receipt=before["receipt"], error=before["error"])
 
 
-def _decide(state: State, record: LogRecord, request: Envelope, at: datetime) -> Outcome:
+def _decide(state: State, request: Envelope, record: LogRecord, at: datetime, minted: Mapping[str, str] | None) -> Outcome:
     before = repeated(state, request)
     if before is not None:
         return before
@@ -111,7 +120,8 @@ def _decide(state: State, record: LogRecord, request: Envelope, at: datetime) ->
     writes: tuple[Write, ...] = ()
     cut: tuple[str, ...] = ()
     try:
-        writes, fixed, cut = RULES[request.kind](state, request, at, record.seq)
+        occasion = Occasion(record.seq, at, max(at, topics.log_time(state)), minted)
+        writes, fixed, cut = RULES[request.kind](state, request, occasion)
         receipt = {
             "v": schemas.VERSION,
             "network": principals.network(state)["id"],
@@ -123,7 +133,7 @@ def _decide(state: State, record: LogRecord, request: Envelope, at: datetime) ->
             "at": format_time(at),
             **fixed,
         }
-    except UnknownRules:
+    except (UnknownRules, LogDiverged):
         raise
     except TdnError as failure:
         error = failure.as_object()
@@ -223,19 +233,19 @@ def network_id(genesis: bytes) -> str:
 # --- the rules, one function per kind of record -------------------------------------------------------------------------------------
 
 
-def _hello(state: State, request: Envelope, at: datetime, seq: int) -> Decision:
-    writes, cut = principals.admit(state, request.signer, at, roles=frozenset({Role.ENTITY}))
+def _hello(state: State, request: Envelope, occasion: Occasion) -> Decision:
+    writes, cut = principals.admit(state, request.signer, occasion.at, roles=frozenset({Role.ENTITY}))
     return writes, {}, cut
 
 
-def _enrol(state: State, request: Envelope, at: datetime, seq: int) -> Decision:
+def _enrol(state: State, request: Envelope, occasion: Occasion) -> Decision:
     _require_operator(request)
-    identity = principals.identify(state, request.body["chain"], at)
-    writes, cut = principals.admit(state, identity, at, roles=principals.ENROLLED)
+    identity = principals.identify(state, request.body["chain"], occasion.at)
+    writes, cut = principals.admit(state, identity, occasion.at, roles=principals.ENROLLED)
     return writes, {}, cut
 
 
-def _revoke(state: State, request: Envelope, at: datetime, seq: int) -> Decision:
+def _revoke(state: State, request: Envelope, occasion: Occasion) -> Decision:
     _require_operator(request)
     if request.body["principal"].startswith(f"{Role.OPERATOR}:"):
         raise Refused("the operator's own certificate cannot be revoked in the log; it would lock the network")
@@ -243,7 +253,7 @@ def _revoke(state: State, request: Envelope, at: datetime, seq: int) -> Decision
     return writes, {}, cut
 
 
-def _rules(state: State, request: Envelope, at: datetime, seq: int) -> Decision:
+def _rules(state: State, request: Envelope, occasion: Occasion) -> Decision:
     _require_operator(request)
     asked = request.body["rules"]
     network = principals.network(state)
@@ -259,17 +269,18 @@ def _require_operator(request: Envelope) -> None:
         raise Refused("only the operator can do this")
 
 
-def _by_entity(rule: Callable[[State, Envelope, datetime, int], tuple[tuple[Write, ...], dict[str, Any]]]) -> Rule:
-    def decide(state: State, request: Envelope, at: datetime, seq: int) -> Decision:
+def _by_entity(rule: Callable[[Draft, Envelope, Occasion], dict[str, Any]]) -> Rule:
+    def decide(state: State, request: Envelope, occasion: Occasion) -> Decision:
         if request.signer.name.role is not Role.ENTITY:
             raise Refused("only an entity can do this")
-        writes, fixed = rule(state, request, at, seq)
-        return writes, fixed, ()
+        draft = Draft(state)
+        fixed = rule(draft, request, occasion)
+        return draft.writes, fixed, ()
 
     return decide
 
 
-def _no_second_genesis(state: State, request: Envelope, at: datetime, seq: int) -> Decision:
+def _no_second_genesis(state: State, request: Envelope, occasion: Occasion) -> Decision:
     raise Refused("the log has its genesis")
 
 
@@ -282,4 +293,10 @@ RULES: dict[str, Rule] = {
     "advertise": _by_entity(topics.advertise),
     "renew": _by_entity(topics.renew),
     "withdraw": _by_entity(topics.withdraw),
+    "register": _by_entity(hierarchy.register),
+    "add": _by_entity(collections.add),
+    "remove": _by_entity(collections.remove),
+    "move": _by_entity(collections.move),
+    "watch": _by_entity(watches.watch),
+    "unwatch": _by_entity(watches.unwatch),
 }

@@ -8,9 +8,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from tdn.protocol.names import Name, Role
-from tdn.protocol.times import format_time
-from tdn.rules import principals, topics
-from tdn.rules.state import State, Write
+from tdn.protocol.times import format_time, parse_time
+from tdn.protocol.trees import EXPIRED
+from tdn.rules import endings, hierarchy, principals, watches
+from tdn.rules.sight import LIVE
+from tdn.rules.state import Draft, Occasion, State, Write
 
 #: How much one tick ends. What is left ends at the next, so that no single record stalls every node.
 MAX_ENDS = 1000
@@ -18,6 +20,7 @@ MAX_ENDS = 1000
 
 def tick(state: State, node: Name, at: datetime, seq: int) -> tuple[Write, ...]:
     """The writes of one node's tick."""
+    draft = Draft(state)
     previous = state.get("tick", node.id)
     # Ticks are written to the second, so that their order as text is their order in time.
     mine = max(format_time(at.replace(microsecond=0)), previous["at"] if previous else "")
@@ -29,17 +32,28 @@ def tick(state: State, node: Name, at: datetime, seq: int) -> tuple[Write, ...]:
     median = ordered[(len(ordered) - 1) // 2]
     network = principals.network(state)
     now = max(median, str(network["time"]))
-    writes = [Write("tick", node.id, {"at": mine, "seq": seq}), Write("network", "network", {**network, "time": now})]
-    for key, _ in state.scan("ends", up_to=f"{now} ~", limit=MAX_ENDS):
+    draft.put("tick", node.id, {"at": mine, "seq": seq})
+    draft.put("network", "network", {**network, "time": now})
+    _end_what_is_due(draft, now, Occasion(seq, parse_time(now), parse_time(now)))
+    return draft.writes
+
+
+def _end_what_is_due(draft: Draft, now: str, occasion: Occasion) -> None:
+    due = list(draft.scan("ends", up_to=f"{now} ~", limit=MAX_ENDS))
+    for key, _ in due:
         moment, space, name = key.split(" ", 2)
-        writes.append(Write("ends", key, None))
+        draft.put("ends", key, None)
         if space == "topic":
-            topic = state.get("topic", name)
-            if topic is not None and topic["state"] == topics.LIVE and topic["expires"] == moment:
-                writes.append(topics.expire(topic, name, seq))
+            topic = draft.get("topic", name)
+            if topic is not None and topic["state"] == LIVE and topic["expires"] == moment:
+                endings.end(draft, name, EXPIRED, occasion)
         elif space == "request":
-            writes.append(Write("request", name, None))
-    return tuple(writes)
+            draft.put("request", name, None)
+        elif space == "reserved":
+            hierarchy.release(draft, name)
+        elif space == "watch":
+            watches.end(draft, name)
+    endings.settle(draft, occasion, MAX_ENDS - len(due))
 
 
 def _counts(state: State, node_id: str) -> bool:

@@ -46,6 +46,17 @@ def known(state: State, header: signing.Header) -> Identity:
     return identity
 
 
+def current(state: State, principal: str) -> Identity:
+    """The identity of a principal's current certificate; or TrustError."""
+    fact = state.get("principal", principal)
+    certificate = state.get("certificate", fact["thumbprint"]) if fact is not None else None
+    if certificate is None:
+        raise TrustError(f"{principal} is not enrolled")
+    identity = _identity(certificate["at"], tuple(certificate["chain"]), tuple(network(state)["roots"]))
+    require_current(state, identity)
+    return identity
+
+
 def require_current(state: State, identity: Identity) -> None:
     """Refuse a certificate that was revoked or superseded at this point of the log."""
     principal = state.get("principal", identity.name.principal)

@@ -9,15 +9,28 @@ Spaces:
     certificate  thumbprint: chain, and what it says
     tick       node id: its latest time
     request    `entity:alice/<request id>`: what was asked, and the outcome
-    topic      uuid: advertisement digest, owner, expiry, state; for ever, also when ended
+    topic      uuid: a topic or collection: advertisement digest, owner, expiry, state; for ever, also when ended
+    access     digest: lists as they hold for a topic, with what its ancestors put on it; shared by all topics with the same
+    reserved   uuid: a child that was registered and not advertised yet
+    child      `<parent> <created> <child>`: who is directly below whom
+    member     `<collection> topic|collection <uuid>`: who is directly in what; `in` has the same the other way round
+    size       uuid: how many are directly below or in it; of a collection with such a limit, how many topics its tree has
+    settling   `topic <uuid>`, `collection <uuid>`, `watch <…>`: has ended, or was shortened, and what hangs on it has not all followed yet
+    pending    `topics`: how many topics are settling, when any is
+    watch      `<uuid> <entity>`: who follows what since when, and how many changes it was told
+    watched    uuid, and `tree <root>`: how many follow it, or something in that hierarchy
+    change     `<uuid> <entity> <since> <version>`: what a watcher was, or is to be, told
     ends       `<time> <space> <key>`: what to look at when log time gets there
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from tdn.protocol import jsontext
@@ -30,8 +43,8 @@ class State(Protocol):
 
     def get(self, space: str, key: str) -> Fact | None: ...
 
-    def scan(self, space: str, *, up_to: str, limit: int) -> Iterator[tuple[str, Fact]]:
-        """Facts of a space in the order of their keys, keys below or equal to `up_to`, at most `limit`."""
+    def scan(self, space: str, *, after: str = "", up_to: str, limit: int) -> Iterator[tuple[str, Fact]]:
+        """Facts of a space in the order of their keys, keys above `after`, below or equal to `up_to`, at most `limit`."""
         ...
 
     def all(self, space: str) -> Iterator[tuple[str, Fact]]:
@@ -58,6 +71,19 @@ class LogRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Occasion:
+    """The record that something is decided in."""
+
+    seq: int
+    #: The appending node's clock; for a tick, log time.
+    at: datetime
+    #: What counts as now: that, or log time where it is later.
+    now: datetime
+    #: What the node added to a `register`: a fresh UUID, and what its salts are made from.
+    minted: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a record did. `accepted` and `refused` are final for its request; `repeated` gives the first outcome again; `void` did nothing."""
 
@@ -77,29 +103,95 @@ class Outcome:
         return {"status": self.status, "kind": self.kind, "request": self.request, "receipt": self.receipt, "error": self.error}
 
 
+class Draft:
+    """A state with the writes of one record on top, which later steps of the same record see. Nothing is written unless it is accepted."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._drafted: dict[tuple[str, str], Fact | None] = {}
+        #: Drafted keys of each space, in order: a tick may end a thousand topics, and each looks at what is around it.
+        self._keys: dict[str, list[str]] = {}
+
+    def put(self, space: str, key: str, value: Fact | None) -> None:
+        """Set a fact, or remove it when the value is None."""
+        if (space, key) not in self._drafted:
+            bisect.insort(self._keys.setdefault(space, []), key)
+        self._drafted[space, key] = value
+
+    @property
+    def writes(self) -> tuple[Write, ...]:
+        return tuple(Write(space, key, value) for (space, key), value in self._drafted.items())
+
+    def get(self, space: str, key: str) -> Fact | None:
+        if (space, key) in self._drafted:
+            return self._drafted[space, key]
+        return self._state.get(space, key)
+
+    def scan(self, space: str, *, after: str = "", up_to: str, limit: int) -> Iterator[tuple[str, Fact]]:
+        keys = self._keys.get(space, [])
+        drafted = keys[bisect.bisect_right(keys, after) : bisect.bisect_right(keys, up_to)]
+        # What the draft removed is still in the state: so many more have to be looked at.
+        found = dict(self._state.scan(space, after=after, up_to=up_to, limit=limit + len(drafted)))
+        for key in drafted:
+            fact = self._drafted[space, key]
+            if fact is not None:
+                found[key] = fact
+            else:
+                found.pop(key, None)
+        return itertools.islice(sorted(found.items()), limit)
+
+    def all(self, space: str) -> Iterator[tuple[str, Fact]]:
+        found: dict[str, Fact | None] = dict(self._state.all(space))
+        found |= {key: self._drafted[space, key] for key in self._keys.get(space, [])}
+        return iter(sorted((key, fact) for key, fact in found.items() if fact is not None))
+
+
+def scan_below(state: State, space: str, prefix: str, *, after: str = "") -> Iterator[tuple[str, Fact]]:
+    """Every fact whose key is the prefix, a space and something more, which is what is given; in order, read in portions."""
+    start = f"{prefix} {after}"
+    while True:
+        portion = list(state.scan(space, after=start, up_to=f"{prefix} ~", limit=_PORTION))
+        for key, fact in portion:
+            yield key[len(prefix) + 1 :], fact
+        if len(portion) < _PORTION:
+            return
+        start = portion[-1][0]
+
+
+_PORTION = 500
+
+
 class MemoryState:
     """The state in a dict: for tests and simulations."""
 
     def __init__(self) -> None:
         self._facts: dict[tuple[str, str], Fact] = {}
+        #: Keys of each space, in order.
+        self._keys: dict[str, list[str]] = {}
 
     def get(self, space: str, key: str) -> Fact | None:
         return self._facts.get((space, key))
 
-    def scan(self, space: str, *, up_to: str, limit: int) -> Iterator[tuple[str, Fact]]:
-        found = ((key, fact) for key, fact in self.all(space) if key <= up_to)
-        for _, item in zip(range(limit), found, strict=False):
-            yield item
+    def scan(self, space: str, *, after: str = "", up_to: str, limit: int) -> Iterator[tuple[str, Fact]]:
+        keys = self._keys.get(space, [])
+        first, last = bisect.bisect_right(keys, after), bisect.bisect_right(keys, up_to)
+        return iter([(key, self._facts[space, key]) for key in keys[first : min(last, first + limit)]])
 
     def all(self, space: str) -> Iterator[tuple[str, Fact]]:
-        yield from sorted((key, fact) for (of, key), fact in self._facts.items() if of == space)
+        return iter([(key, self._facts[space, key]) for key in self._keys.get(space, [])])
 
     def write(self, outcome: Outcome) -> None:
         for change in outcome.writes:
-            if change.value is None:
-                self._facts.pop((change.space, change.key), None)
-            else:
+            keys = self._keys.setdefault(change.space, [])
+            at = bisect.bisect_left(keys, change.key)
+            present = at < len(keys) and keys[at] == change.key
+            if change.value is not None:
                 self._facts[change.space, change.key] = change.value
+                if not present:
+                    keys.insert(at, change.key)
+            elif present:
+                del self._facts[change.space, change.key]
+                del keys[at]
 
     def digest(self) -> str:
         return digest_of((space, key, fact) for (space, key), fact in sorted(self._facts.items()))

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from tdn.errors import MalformedMessage
-from tdn.protocol.access import Lists
 from tdn.protocol.times import format_time, parse_time
 from tdn.rules.apply import write_record
 from tdn.sample import topics
@@ -85,7 +84,7 @@ def advertisement(network: SampleNetwork, seed: int, number: int) -> tuple[str, 
     """The UUID of topic `number`, what its advertisement hides, and the advertisement, signed by a node."""
     described = topics.describe(seed, number)
     creator = network.creator(topics.creator_rank(seed, number))
-    opening = openings.conceal(Lists())
+    opening = openings.conceal({"access": {}}, openings.new_seed())
     minted = statements.mint(
         _asked(described, creator, network),
         uuid=described.uuid,

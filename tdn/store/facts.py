@@ -38,9 +38,10 @@ class StoredFacts:
             if (write.space, write.key) in self._cache:
                 self._cache[write.space, write.key] = write.value
 
-    def scan(self, space: str, *, up_to: str, limit: int) -> Iterator[tuple[str, Fact]]:
+    def scan(self, space: str, *, after: str = "", up_to: str, limit: int) -> Iterator[tuple[str, Fact]]:
         rows = self._db.execute(
-            "SELECT key, value FROM facts WHERE space = ? AND key <= ? ORDER BY key LIMIT ?", (space, up_to, limit)
+            "SELECT key, value FROM facts WHERE space = ? AND key > ? AND key <= ? ORDER BY key LIMIT ?",
+            (space, after, up_to, limit),
         ).fetchall()
         for key, value in rows:
             yield key, json.loads(value)

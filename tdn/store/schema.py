@@ -98,6 +98,49 @@ MIGRATIONS: tuple[str, ...] = (
     );
     INSERT INTO derived VALUES (1, '', 0);
     """,
+    # Lists are shared: a hundred thousand children have those of their parent.
+    """
+    DROP TABLE listed;
+    DROP TABLE topics;
+    CREATE TABLE topics (
+        id INTEGER PRIMARY KEY,        -- sequence of the record that advertised it, where its signed bytes are
+        uuid TEXT NOT NULL UNIQUE,
+        created TEXT NOT NULL,
+        expires TEXT NOT NULL,         -- readers compare it with their own clock too
+        duration INTEGER NOT NULL,     -- seconds from created to expires
+        creator TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        institution TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        descriptor_kind TEXT NOT NULL,
+        seq INTEGER NOT NULL,          -- last change
+        restricted INTEGER NOT NULL,   -- which lists it has: 1 of those allowed, 2 of those barred, 3 both
+        access TEXT,                   -- digest of its lists, by which `listed` has them
+        descriptor TEXT NOT NULL,      -- canonical JSON
+        synopsis TEXT NOT NULL
+    );
+    CREATE INDEX topics_in_order ON topics (created, uuid);
+    CREATE INDEX topics_by_end ON topics (expires);
+    CREATE INDEX topics_by_duration ON topics (duration);
+    CREATE INDEX topics_by_creator ON topics (creator, created, uuid);
+    CREATE INDEX topics_by_owner ON topics (owner, created, uuid);
+    CREATE INDEX topics_by_institution ON topics (institution, created, uuid);
+    CREATE INDEX topics_sealed ON topics (restricted, created, uuid) WHERE descriptor_kind = 'sealed';
+    CREATE INDEX topics_sealed_by_owner ON topics (owner) WHERE descriptor_kind = 'sealed';
+    CREATE INDEX topics_by_access ON topics (access) WHERE access IS NOT NULL;
+    CREATE TABLE listed (              -- who may, and who may not, discover the topics with certain lists
+        access TEXT NOT NULL,
+        side INTEGER NOT NULL,         -- 1 allowed, 2 barred
+        who TEXT NOT NULL,
+        PRIMARY KEY (access, side, who)
+    ) WITHOUT ROWID;
+    CREATE TABLE sealed_for (          -- those allowed once more, of sealed topics, to find these by
+        who TEXT NOT NULL,
+        topic INTEGER NOT NULL,
+        PRIMARY KEY (who, topic)
+    ) WITHOUT ROWID;
+    CREATE INDEX sealed_for_topic ON sealed_for (topic);
+    """,
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -21,10 +21,14 @@ from tdn.protocol.access import EVERYONE, INSTITUTION, Asker
 from tdn.protocol.times import format_time, whole_seconds
 from tdn.queries.model import FIELD, Anything, Clue, Query, Subject, Value, all_of
 from tdn.queries.times import ANY_TIME, Times
+from tdn.rules import sight
+from tdn.rules.state import Fact
 from tdn.store.candidates import Candidates
 from tdn.store.facts import StoredFacts
-from tdn.store.topics import ALLOWED, BARRED, SEALED, advertisement_in, request_body_in
+from tdn.store.topics import ALLOWED, BARRED, advertisement_in, request_body_in
 from tdn.store.view import Position
+from tdn.trust import openings
+from tdn.trust.openings import Opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,8 @@ class FoundTopic:
     seq: int
     advertised: int
     advertisement: bytes
-    #: What the advertisement hides, for its owner alone.
-    opening: dict[str, Any] | None = None
+    #: What the advertisement hides: all of it for its owner, a part for whoever is entitled to that.
+    opening: Opening | None = None
 
     @property
     def changed(self) -> bool:
@@ -79,14 +83,14 @@ _BOUNDS = {
 #: Sealed topics looked at, of each sort, before an asker is told to look for itself.
 _SEALED_LOOKS = 200
 
-_FOUND = "t.expires, t.owner, t.seq, t.id"
-_SUBJECT = "t.kind, t.creator, t.institution, t.descriptor, t.synopsis"
+_FOUND = "t.expires, t.owner, t.seq, t.id, t.kind"
+_SUBJECT = "t.creator, t.institution, t.descriptor, t.synopsis"
 
 #: Barred wins over allowed; the owner sees its own. One list less to look into where a topic has none.
 _VISIBLE = f"""(t.restricted = 0 OR t.owner = :asker OR (
-    NOT EXISTS (SELECT 1 FROM listed l WHERE l.topic = t.id AND l.side = {BARRED} AND l.who IN (:asker, :institution, :everyone))
+    NOT EXISTS (SELECT 1 FROM listed l WHERE l.access = t.access AND l.side = {BARRED} AND l.who IN (:asker, :institution, :everyone))
     AND (t.restricted & {ALLOWED} = 0
-         OR EXISTS (SELECT 1 FROM listed l WHERE l.topic = t.id AND l.side = {ALLOWED} AND l.who IN (:asker, :institution, :everyone)))))"""
+         OR EXISTS (SELECT 1 FROM listed l WHERE l.access = t.access AND l.side = {ALLOWED} AND l.who IN (:asker, :institution, :everyone)))))"""
 
 
 class Reader(StoredFacts):
@@ -121,7 +125,18 @@ class Reader(StoredFacts):
             f"SELECT t.created, t.uuid, {_FOUND} FROM topics t WHERE t.uuid = :uuid AND t.expires > :now AND {_VISIBLE}",
             {"uuid": uuid, "now": _text(now), **_who(asker)},
         ).fetchone()
-        return self._found(row, asker) if row else None
+        return self._found(row, asker) if row and sight.live(self, uuid, now) is not None else None
+
+    def known(self, uuid: str, fact: Fact, *, opened: Collection[str] | None) -> FoundTopic:
+        """A topic whose fact was seen already, with some of what it hides (None: with all of it). Also where the table has it not (T11)."""
+        raw = self._record(fact["advertised"])
+        opening: Opening | None = None
+        if opened is None or opened:
+            opening = request_body_in(raw)["opening"]
+            opening = opening if opened is None else openings.disclose(opening, opened)
+        return FoundTopic(
+            uuid, fact["created"], fact["expires"], fact["owner"], fact["seq"], fact["advertised"], advertisement_in(raw), opening
+        )
 
     def discover(self, search: Search, *, after: tuple[str, str] = ("", ""), limit: int) -> Page:
         """Topics that match, after a place in the order; one more than `limit` is looked for, to know whether there are more.
@@ -146,8 +161,7 @@ class Reader(StoredFacts):
         # Where a list both names and bars the asker, some have to be looked at; after a few of those, it looks for itself.
         for source in (
             "topics t INDEXED BY topics_sealed WHERE t.restricted = 0 AND",
-            f"listed l INDEXED BY sealed_by_who CROSS JOIN topics t ON t.id = l.topic"
-            f" WHERE l.side = {SEALED} AND l.who IN (:asker, :institution, :everyone) AND",
+            "sealed_for l CROSS JOIN topics t ON t.id = l.topic WHERE l.who IN (:asker, :institution, :everyone) AND",
             "topics t INDEXED BY topics_sealed_by_owner WHERE t.owner = :asker AND",
             f"topics t INDEXED BY topics_sealed WHERE t.restricted = {BARRED} AND",
         ):
@@ -165,15 +179,28 @@ class Reader(StoredFacts):
         columns = _FOUND if query is None else f"{_FOUND}, {_SUBJECT}"
         start = max(after, (_text_up(search.times.created_after), "")) if search.times.created_after else after
         rows = Candidates(self._db, columns, condition, values).rows(_clue(search) if self._indexes else None, start, wanted)
+        # Of a subtree that has just ended, some rows may still be to go.
+        settling = self.get("pending", "topics") is not None
+        standing: dict[str, bool] = {}
         for row in rows:
-            if query is None or query.matches(_subject(row)):
+            if (query is None or query.matches(_subject(row))) and not (
+                settling and sight.live(self, row[1], search.now, standing) is None
+            ):
                 yield row
 
     def _found(self, row: tuple[Any, ...], asker: Asker) -> FoundTopic:
-        created, uuid, expires, owner, seq, identifier = row[:6]
-        raw = bytes(self._db.execute("SELECT raw FROM records WHERE seq = ?", (identifier,)).fetchone()[0])
-        opening = request_body_in(raw)["opening"] if owner == asker.entity else None
+        created, uuid, expires, owner, seq, identifier, kind = row[:7]
+        raw = self._record(identifier)
+        opening = None
+        if owner == asker.entity:
+            opening = request_body_in(raw)["opening"]
+        elif kind == sight.COLLECTION:
+            # Whoever sees a collection may know its limits and options (T31).
+            opening = openings.disclose(request_body_in(raw)["opening"], (openings.GATHERING,))
         return FoundTopic(uuid, created, expires, owner, seq, identifier, advertisement_in(raw), opening)
+
+    def _record(self, seq: int) -> bytes:
+        return bytes(self._db.execute("SELECT raw FROM records WHERE seq = ?", (seq,)).fetchone()[0])
 
 
 def _subject(row: tuple[Any, ...]) -> Subject:

@@ -16,7 +16,7 @@ from typing import Any
 from tdn.errors import TdnError
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol import jsontext
-from tdn.protocol.access import read_lists
+from tdn.protocol.access import NO_LISTS, Lists, read_access
 from tdn.protocol.times import parse_time
 from tdn.queries.model import SHORTEST_CLUE, Scalar, indexed_text, indexed_values
 from tdn.rules.state import Fact
@@ -25,11 +25,11 @@ from tdn.trust import signing
 logger = logging.getLogger(__name__)
 
 #: Version of what is derived. A store made by another is derived anew when it is opened.
-_DERIVATION = 2
+_DERIVATION = 3
 #: One topic in so many is counted in `grams`. Enough to tell rare trigrams from common ones, and a small part of the work.
 _SAMPLE_EVERY = 16
 
-ALLOWED, BARRED, SEALED = 1, 2, 3
+ALLOWED, BARRED = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def bring_up_to_date(db: sqlite3.Connection, stores: Stores) -> None:
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        for table in ("topics", "listed", "property_values", "grams"):
+        for table in ("topics", "listed", "sealed_for", "property_values", "grams"):
             db.execute(f"DELETE FROM {table}")
         db.execute("INSERT INTO topic_text (topic_text) VALUES ('delete-all')")
         db.execute("UPDATE derived SET sampled = 0")
@@ -119,13 +119,10 @@ def _insert(db: sqlite3.Connection, uuid: str, topic: Fact, raw: bytes, stores: 
         logger.error("topic %s cannot be indexed and is left out: %s", uuid, error)
         return
     identifier = topic["advertised"]
-    lists = read_lists(topic.get("lists", {}))
-    sides = [(ALLOWED, who) for who in lists.allow or ()] + [(BARRED, who) for who in lists.deny]
-    if descriptor["kind"] == "sealed":
-        sides += [(SEALED, who) for who in lists.allow or ()]
+    lists = _lists(db, topic)
     restricted = (ALLOWED if lists.allow is not None else 0) | (BARRED if lists.deny else 0)
     db.execute(
-        "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             identifier,
             uuid,
@@ -139,17 +136,30 @@ def _insert(db: sqlite3.Connection, uuid: str, topic: Fact, raw: bytes, stores: 
             descriptor["kind"],
             topic["seq"],
             restricted,
+            topic.get("access"),
             jsontext.canonical(descriptor).decode(),
             synopsis,
         ),
     )
-    if sides:
-        db.executemany("INSERT INTO listed VALUES (?, ?, ?)", [(identifier, side, who) for side, who in sides])
+    if restricted:
+        sides = [(ALLOWED, who) for who in lists.allow or ()] + [(BARRED, who) for who in lists.deny]
+        if db.execute("SELECT 1 FROM listed WHERE access = ? LIMIT 1", (topic["access"],)).fetchone() is None:
+            db.executemany("INSERT INTO listed VALUES (?, ?, ?)", [(topic["access"], side, who) for side, who in sides])
+        if descriptor["kind"] == "sealed":
+            db.executemany("INSERT INTO sealed_for VALUES (?, ?)", [(who, identifier) for who in lists.allow or ()])
     db.executemany("INSERT INTO property_values VALUES (?, ?, ?)", [(key, value, identifier) for key, value in values])
     if body:
         db.execute("INSERT INTO topic_text (rowid, body) VALUES (?, ?)", (identifier, body))
         if identifier % _SAMPLE_EVERY == 0:
             _sample(db, body)
+
+
+def _lists(db: sqlite3.Connection, topic: Fact) -> Lists:
+    """Who may discover a topic, as it holds under its ancestors' lists."""
+    if "access" not in topic:
+        return NO_LISTS
+    row = db.execute("SELECT value FROM facts WHERE space = 'access' AND key = ?", (topic["access"],)).fetchone()
+    return read_access(jsontext.parse(row[0].encode())).discover
 
 
 def _indexed(descriptor: Mapping[str, Any], synopsis: str) -> tuple[str, list[tuple[str, Scalar]]]:
@@ -168,10 +178,10 @@ def _sample(db: sqlite3.Connection, body: str) -> None:
 
 
 def _remove(db: sqlite3.Connection, uuid: str) -> None:
-    row = db.execute("SELECT id, descriptor, synopsis, restricted FROM topics WHERE uuid = ?", (uuid,)).fetchone()
+    row = db.execute("SELECT id, descriptor, synopsis, descriptor_kind, access FROM topics WHERE uuid = ?", (uuid,)).fetchone()
     if row is None:
         return
-    identifier, text, synopsis, restricted = row
+    identifier, text, synopsis, kind, access = row
     body, values = _indexed(jsontext.parse(text.encode()), synopsis)
     if body:
         # An index that keeps no content is told what to forget. `grams` is a sample of what was ever seen, and stays.
@@ -180,9 +190,12 @@ def _remove(db: sqlite3.Connection, uuid: str) -> None:
         "DELETE FROM property_values WHERE key = ? AND value = ? AND topic = ?",
         [(key, value, identifier) for key, value in values],
     )
-    if restricted:
-        db.execute("DELETE FROM listed WHERE topic = ?", (identifier,))
+    if kind == "sealed":
+        db.execute("DELETE FROM sealed_for WHERE topic = ?", (identifier,))
     db.execute("DELETE FROM topics WHERE id = ?", (identifier,))
+    # Lists go with the last topic that has them.
+    if access is not None and db.execute("SELECT 1 FROM topics WHERE access = ? LIMIT 1", (access,)).fetchone() is None:
+        db.execute("DELETE FROM listed WHERE access = ?", (access,))
 
 
 def as_stored(value: Scalar) -> Scalar:

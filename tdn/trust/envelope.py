@@ -120,16 +120,17 @@ def require_addressed(envelope: Envelope, *, audiences: frozenset[str], now: dat
 def _check_body(kind: str, body: Mapping[str, Any]) -> None:
     if kind not in BODY_KINDS:
         raise MalformedMessage(f"kind {kind[:40]!r} is unknown")
-    if kind == "create" and "uuid" in body:
-        raise MalformedMessage("create: a request cannot bring its own UUID; nodes mint them")
+    if kind in ("create", "register") and "uuid" in body:
+        raise MalformedMessage(f"{kind}: a request cannot bring its own UUID; nodes mint them")
     schemas.check(kind, body)
 
 
-#: Every kind that travels in an envelope. The signed statements (advertisement, receipt, status) and records do not.
+#: Every kind that travels in an envelope. The signed statements (advertisement, receipt, status, notification) and records do not.
 BODY_KINDS = frozenset(
     {
-        *("locate", "hello", "create", "discover", "show", "lookup", "peer"),
+        *("locate", "hello", "create", "discover", "show", "lookup", "peer", "tree", "changes"),
         *("advertise", "renew", "withdraw", "enrol", "revoke", "genesis", "rules"),
-        *("located", "welcome", "created", "decided", "discovered", "shown", "found", "peered", "error"),
+        *("register", "add", "remove", "move", "watch", "unwatch", "countersign"),
+        *("located", "welcome", "created", "decided", "discovered", "shown", "found", "peered", "placed", "changed", "error"),
     }
 )

@@ -1,4 +1,4 @@
-"""Signed statements that must prove themselves later, to anyone, offline: advertisements, receipts and statuses.
+"""Signed statements that must prove themselves later, to anyone, offline: advertisements, receipts, statuses and notifications.
 
 Each carries its signer's chain in its header. A reader brings trusted roots (or the log's state, inside `apply`) and gets a value whose
 type says that it was verified. The signer must be a node, valid at the moment the statement names.
@@ -25,7 +25,7 @@ from tdn.trust.openings import Opening
 #: Finds who signed, valid at a moment. Raises TrustError when nobody trustworthy is there.
 IdentifyAt = Callable[[signing.Header, datetime], Identity]
 
-KINDS = frozenset({"advertisement", "receipt", "status"})
+KINDS = frozenset({"advertisement", "receipt", "status", "notification"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,18 @@ def by_roots(roots: TrustRoots) -> IdentifyAt:
     return identify
 
 
-def mint(request: Envelope, *, uuid: str, network: str, opening: Opening, node: Credentials, now: datetime) -> bytes:
-    """The advertisement of a topic that `request` asks for (T1 to T5). Creator and institution are the certificate's, never the claim."""
+def mint(
+    request: Envelope,
+    *,
+    uuid: str,
+    network: str,
+    opening: Opening,
+    node: Credentials,
+    now: datetime,
+    expires: datetime | None = None,
+) -> bytes:
+    """The advertisement of a topic or collection that `request` asks for (T1 to T5, T31). Creator and institution are the certificate's,
+    never the claim. `expires` is a child's end, where an ancestor's cuts it (T26)."""
     body, signer = request.body, request.signer
     if body["creator"] != signer.name.id:
         raise TrustError(f"the request claims creator {body['creator']!r}; its certificate says {signer.name.id!r}")
@@ -88,17 +98,18 @@ def mint(request: Envelope, *, uuid: str, network: str, opening: Opening, node: 
     descriptors.check(body["descriptor"])
     synopsis.check(body["synopsis"]["type"], body["synopsis"]["placeholder"])
     created = whole_seconds(now)
+    lifetime = timedelta(seconds=body["lifetime_seconds"]) if expires is None else expires - created
     payload = {
         "v": schemas.VERSION,
-        "kind": "topic",
+        "kind": "collection" if openings.GATHERING in body else "topic",
         "uuid": uuid,
         "network": network,
         "creator": signer.name.id,
         "creator_key": signer.name.key_hash,
         "institution": signer.institution,
         "created": format_time(created),
-        "expires": format_time(created + timedelta(seconds=body["lifetime_seconds"])),
-        "lifetime_seconds": body["lifetime_seconds"],
+        "expires": format_time(created + lifetime),
+        "lifetime_seconds": int(lifetime.total_seconds()),
         "descriptor": body["descriptor"],
         "synopsis": {**body["synopsis"], "value": synopsis.fill(body["synopsis"]["placeholder"], uuid)},
         "hidden": openings.digest_of(opening),

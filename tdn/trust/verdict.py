@@ -16,7 +16,7 @@ from tdn.trust.certificates import TrustRoots
 from tdn.trust.statements import Statement, by_roots
 
 #: Members of our JSON objects that hold signed bytes.
-_MEMBERS = ("advertisement", "receipt", "status")
+_MEMBERS = ("advertisement", "receipt", "status", "notification")
 
 _NOUNS = {
     "advertise": "advertisement",
@@ -25,6 +25,11 @@ _NOUNS = {
     "enrol": "enrolment",
     "revoke": "revocation",
     "hello": "first contact",
+    "add": "addition",
+    "remove": "removal",
+    "move": "move",
+    "watch": "following",
+    "unwatch": "end of the following",
 }
 
 _REVOCATION = "whether the node's certificate has been revoked; the network knows"
@@ -60,7 +65,7 @@ def find_statements(text: bytes) -> list[bytes]:
     line = jsontext.parse(text)
     found = [line[member].encode() for member in _MEMBERS if isinstance(line.get(member), str)]
     if not found:
-        raise MalformedMessage("the JSON object holds no advertisement, receipt or status")
+        raise MalformedMessage("the JSON object holds no advertisement, receipt, status or notification")
     return found
 
 
@@ -98,23 +103,32 @@ def _describe(statement: Statement) -> Verdict:
     unchecked: tuple[str, ...]
     if statement.kind == "advertisement":
         proves = (
-            f"node {node} minted topic {payload['uuid']} for entity {payload['creator']} of {payload['institution']!r} at {payload['created']}",
+            f"node {node} minted {payload['kind']} {payload['uuid']} for entity {payload['creator']} of {payload['institution']!r} at {payload['created']}",
             f"it was minted to last until {payload['expires']}",
             "descriptor and synopsis are as the node signed them",
             certificate,
         )
         unchecked = (
-            "whether the topic was ever advertised; a receipt says so",
+            f"whether the {payload['kind']} was ever advertised; a receipt says so",
             "whether it was renewed or withdrawn since",
             _REVOCATION,
         )
     elif statement.kind == "receipt":
-        about = f" of topic {payload['uuid']}" if "uuid" in payload else ""
+        about = f" of {'' if 'collection' in payload else 'topic '}{payload['uuid']}" if "uuid" in payload else ""
+        about += f" in collection {payload['collection']}" if "collection" in payload else ""
         proves = (
             f"node {node} says that the {_NOUNS.get(payload['kind'], payload['kind'])}{about} by {payload['principal']} is record {payload['seq']} of the log of network {payload['network'][:12]}…",
             certificate,
         )
         unchecked = ("the log itself; a node that has it compares the head", "what came later in the log", _REVOCATION)
+    elif statement.kind == "notification":
+        where = f" in {payload['in']}" if "in" in payload else ""
+        proves = (
+            f"node {node} says that {payload['kind']} {payload['uuid']} was {payload['change']}{where} at {payload['at']}, by record {payload['seq']} of the log of network {payload['network'][:12]}…",
+            f"it is change {payload['version']} of {payload['subject']} that entity {payload['watcher']} was told",
+            certificate,
+        )
+        unchecked = ("the log itself; a node that has it compares", "what came later", _REVOCATION)
     else:
         proves = (
             f"node {node} says that topic {payload['uuid']} was {payload['state']} at {payload['at']}, owned by {payload['owner']}, until {payload['expires']}",

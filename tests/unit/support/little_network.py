@@ -18,11 +18,12 @@ from pki import T0, YEAR, Pki
 
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol.names import Role
-from tdn.protocol.times import format_time
+from tdn.protocol.times import format_time, parse_time
 from tdn.rules.apply import RULES_VERSION, apply, network_id, write_record
 from tdn.rules.state import EMPTY_HEAD, LogRecord, MemoryState, Outcome, next_head
-from tdn.trust import envelope, statements
-from tdn.trust.certificates import encode_chain
+from tdn.rules.watches import Told, told_since
+from tdn.trust import envelope, openings, statements
+from tdn.trust.certificates import Identity, encode_chain
 from tdn.trust.credentials import Credentials
 
 SECOND = timedelta(seconds=1)
@@ -167,13 +168,72 @@ class LittleNetwork:
         **body: Any,
     ) -> bytes:
         """An advertisement, minted as a node does it. What it hides is remembered for `advertise`."""
-        opening = {"access": {"salt": salt or f"{next(_numbers):022d}", "value": dict(lists or {})}}
+        if lists is not None:
+            body["lists"] = dict(lists)
         asked = envelope.authenticate(self.create(creator, lifetime=lifetime, at=at, **body), lambda _: creator.identity)
+        claims = openings.claims_of(asked.body, fresh_uuid() if "gathering" in body else None)
+        opening = openings.conceal(claims, f"{next(_numbers):022d}")
+        if salt is not None:
+            opening = {name: {**claim, "salt": salt} for name, claim in opening.items()}
         token = statements.mint(
             asked, uuid=uuid or fresh_uuid(), network=network or self.id, opening=opening, node=node or self.node("n1"), now=at
         )
         self._openings[token] = opening
         return token
+
+    def register(
+        self, creator: Credentials, parent: str, /, *, lifetime: timedelta = HOUR, at: datetime = T0, **body: Any
+    ) -> bytes:
+        """A request for a child topic."""
+        choices = {name: body.pop(name) for name in ("message_id", "life") if name in body}
+        asked = {
+            "creator": creator.identity.name.id,
+            "institution": creator.identity.institution,
+            "lifetime_seconds": int(lifetime.total_seconds()),
+            "descriptor": descriptors.path("weather/europe/oslo"),
+            "synopsis": {"type": "string", "placeholder": "{uuid}"},
+            "parent": parent,
+            **body,
+        }
+        return self.request("register", asked, creator, at=at, **choices)
+
+    def mint_child(self, request: bytes, outcome: Outcome, *, node: Credentials | None = None) -> bytes:
+        """The advertisement of a registered child, as any node mints it from the outcome."""
+        fixed = outcome.receipt
+        assert fixed is not None, outcome
+        asked = envelope.authenticate(request, lambda header: self._by_thumbprint(header.thumbprint))
+        opening = openings.conceal(openings.claims_of(asked.body), fixed["seed"])
+        token = statements.mint(
+            asked,
+            uuid=fixed["uuid"],
+            network=self.id,
+            opening=opening,
+            node=node or self.node("n1"),
+            now=parse_time(fixed["created"]),
+            expires=parse_time(fixed["expires"]),
+        )
+        self._openings[token] = opening
+        return token
+
+    def _by_thumbprint(self, thumbprint: str) -> Identity:
+        return next(known.identity for known in self._known.values() if known.identity.thumbprint == thumbprint)
+
+    def countersign(
+        self,
+        owner: Credentials,
+        right: str,
+        uuid: str,
+        entity: str,
+        *,
+        collection: str | None = None,
+        at: datetime = T0,
+        life: timedelta = HOUR,
+    ) -> str:
+        """An owner's word for another entity."""
+        body = {"right": right, "uuid": uuid, "entity": entity}
+        if collection is not None:
+            body["collection"] = collection
+        return self.request("countersign", body, owner, at=at, life=life).decode()
 
     def advertise(self, sender: Credentials, advertisement: bytes, **choices: Any) -> bytes:
         uuid = choices.pop("uuid", None) or read_uuid(advertisement)
@@ -188,8 +248,18 @@ class LittleNetwork:
 
     # --- records ---
 
-    def record(self, kind: str, request: bytes | None = None, *, by: str | Credentials = "n1", at: datetime = T0) -> bytes:
-        return write_record(kind, self.node(by) if isinstance(by, str) else by, at, request)
+    def record(
+        self,
+        kind: str,
+        request: bytes | None = None,
+        *,
+        by: str | Credentials = "n1",
+        at: datetime = T0,
+        minted: Mapping[str, str] | None = None,
+    ) -> bytes:
+        if kind == "register" and minted is None:
+            minted = {"uuid": fresh_uuid(), "seed": f"{next(_numbers):022d}"}
+        return write_record(kind, self.node(by) if isinstance(by, str) else by, at, request, minted)
 
     def opening(self, entities: tuple[str, ...] = ("alice", "bob")) -> list[bytes]:
         """Genesis, the nodes' enrolments and the entities' first contacts."""
@@ -237,9 +307,39 @@ class Log:
         """The UUID of a topic that is live now."""
         who = self.net.entity(creator)
         token = self.net.mint(who, **choices)
-        outcome = self.put("advertise", self.net.advertise(who, token))
+        at = choices.get("at", T0)
+        outcome = self.put("advertise", self.net.advertise(who, token, at=at), at=at)
         assert outcome.status == "accepted", outcome
         return read_uuid(token)
+
+    def child(self, parent: str, creator: str = "alice", **choices: Any) -> str:
+        """The UUID of a child topic that is live now."""
+        who, at = self.net.entity(creator), choices.get("at", T0)
+        request = self.net.register(who, parent, **choices)
+        registered = self.put("register", request, at=at)
+        assert registered.status == "accepted", registered
+        token = self.net.mint_child(request, registered)
+        outcome = self.put("advertise", self.net.advertise(who, token, at=at), at=at)
+        assert outcome.status == "accepted", outcome
+        return read_uuid(token)
+
+    def collection(self, creator: str = "alice", *, limits: Mapping[str, int] | None = None, **choices: Any) -> str:
+        """The UUID of a collection that is live now. Options as in `gathering`; `lists` and `members` too."""
+        options = {name: choices.pop(name, False) for name in ("fixed", "child_collections", "inclusion")}
+        gathering = {**options, "limits": {"breadth": 0, "depth": 0, "topics": 0, **(limits or {})}}
+        return self.advertised(creator, gathering=gathering, **choices)
+
+    def change(self, kind: str, who: str, /, *, at: datetime = T0, **body: Any) -> Outcome:
+        """A change that is its body alone: add, remove, move, watch, unwatch."""
+        return self.put(kind, self.net.request(kind, body, self.net.entity(who), at=at), at=at)
+
+    def told(self, uuid: str, who: str, since: int = 0) -> list[Told]:
+        """What a watcher was told after a version; and its version is that of the last."""
+        found = told_since(self.state, uuid, who, since, 10**6)
+        assert found is not None, f"{who} does not follow {uuid}"
+        version, told = found
+        assert [change.version for change in told] == list(range(since + 1, version + 1))
+        return told
 
     def topic(self, uuid: str) -> Mapping[str, Any]:
         fact = self.state.get("topic", uuid)
