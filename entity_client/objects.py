@@ -253,14 +253,17 @@ def _described(opened: Opened) -> dict[str, Any]:
     return told
 
 
-def read_placed(line: bytes, identify: IdentifyAt, network: str, key: EllipticCurvePrivateKey | None) -> Placed:
-    """What stands in one line of an answer about a tree. Where a topic's parent is told, the signed advertisement must say the same."""
+def read_placed(
+    line: bytes, identify: IdentifyAt, network: str, key: EllipticCurvePrivateKey | None, *, in_hierarchy: bool
+) -> Placed:
+    """What stands in one line of an answer about a tree. Where a topic's parent is told, its advertisement must say the same; what is in
+    which collection is the node's word, which it signs."""
     rest, _, place_segment = line.rpartition(b" ")
     place = jsontext.parse(decode_segment(place_segment))
     schemas.check("place", place)
     topic = read_topic(rest.rstrip(b" "), identify, network, key)
     inside = place.get("in")
-    if inside is not None and topic.hides.parent is not None and topic.hides.access is None and topic.hides.parent != inside:
+    if in_hierarchy and inside is not None and topic.hides.parent != inside:
         raise TrustError("the node names another parent than the advertisement")
     return Placed(topic, place["depth"], inside)
 

@@ -5,6 +5,7 @@ Whatever is shown was verified: each topic against its own advertisement, a chil
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from tdn.trust.statements import by_roots
 if TYPE_CHECKING:
     from entity_client.client import EntityClient
 
+_OF_HIERARCHIES = ("parents", "children", "tree")
 #: How long a node may take to look at a tree: a little more than it gives itself.
 _LOOK_SECONDS = 7.0
 
@@ -49,23 +51,33 @@ class _Trees:
             body["depth"] = depth
         if countersigned is not None:
             body["countersigned"] = countersigned
-        while True:
-            pages = await self._client.ask_pages("tree", body, is_last=_is_last, within_seconds=_LOOK_SECONDS)
-            for page in pages:
-                for placed in self._read(page):
-                    yield placed
-            cursor = pages[-1].body.get("cursor")
-            if cursor is None:
-                return
-            body["cursor"] = cursor
+        asking: asyncio.Task[list[Envelope]] | None = asyncio.create_task(self._ask(body))
+        try:
+            while asking is not None:
+                pages = await asking
+                cursor = pages[-1].body.get("cursor")
+                asking = asyncio.create_task(self._ask({**body, "cursor": cursor})) if cursor is not None else None
+                # It is sent before these are verified: the node looks further while we do.
+                await asyncio.sleep(0)
+                for page in pages:
+                    for placed in self._read(page, in_hierarchy=what in _OF_HIERARCHIES):
+                        yield placed
+        finally:
+            if asking is not None:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
 
-    def _read(self, page: Envelope) -> list[Placed]:
+    async def _ask(self, body: dict[str, Any]) -> list[Envelope]:
+        return await self._client.ask_pages("tree", body, is_last=_is_last, within_seconds=_LOOK_SECONDS)
+
+    def _read(self, page: Envelope, *, in_hierarchy: bool) -> list[Placed]:
         if page.kind != "placed":
             raise TrustError(f"a {page.kind} is no answer to what was asked")
         credentials = self._session.credentials
         identify = by_roots(credentials.roots)
         lines = page.tail.split(b"\n") if page.tail else []
-        return [read_placed(line, identify, self._session.network, credentials.key) for line in lines]
+        network = self._session.network
+        return [read_placed(line, identify, network, credentials.key, in_hierarchy=in_hierarchy) for line in lines]
 
 
 class Hierarchy(_Trees):

@@ -71,12 +71,16 @@ class Watching:
                             yield sent
                 except TimeoutError:
                     continue
-                except (BrokerUnavailable, NoNodeAnswered, UsageError) as error:
-                    if isinstance(error, UsageError) and not self._answered:
-                        raise
-                    # Or a node that is so far behind that it does not know our version yet.
+                except (BrokerUnavailable, NoNodeAnswered) as error:
                     logger.info("following %s is interrupted: %s", self._uuid, error)
                     self._followed = None
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                except UsageError as error:
+                    if not self._answered:
+                        raise
+                    # The node is so far behind that it does not know our version yet; or there is none any more, which the log says.
+                    logger.info("following %s is interrupted: %s", self._uuid, error)
+                    self._renewed = float("-inf")
                     await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _register(self) -> None:
@@ -90,7 +94,11 @@ class Watching:
             if self.version is None or not await self._is_known():
                 raise refused from None
         else:
-            self.version = (decided.version or 0) if self.version is None else self.version
+            present = decided.version or 0
+            if self.version is None:
+                self.version = present
+            elif self._answered and present < self.version:
+                raise Refused(f"{self._uuid} was followed no longer and then anew meanwhile; versions begin at 1 again")
         self._renewed = time.monotonic()
 
     async def _is_known(self) -> bool:

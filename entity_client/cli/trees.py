@@ -309,12 +309,17 @@ def _print_change(change: Change, arguments: argparse.Namespace) -> None:
 
 
 def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 1_000_000:
+    if not _is_number(text) or not 1 <= int(text) <= 1_000_000:
         raise UsageError(f"{text[:40]!r} is not a whole number from 1 to 1000000")
     return int(text)
 
 
 def _version(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > 10**12:
+    if not _is_number(text) or int(text) > 10**12:
         raise UsageError(f"{text[:40]!r} is no version; write the last one that you were told, or 0")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a whole number, of a length that Python reads."""
+    return text.isascii() and text.isdigit() and len(text) <= 20

@@ -71,6 +71,7 @@ def read_gathering(value: Mapping[str, Any]) -> Gathering:
 
 def check_limit(text: str) -> int:
     """A limit as a person writes it."""
-    if not (text.isascii() and text.isdigit()) or int(text) > MAX_LIMIT:
+    # Python reads no number of thousands of digits.
+    if not (text.isascii() and text.isdigit() and len(text) <= 20) or int(text) > MAX_LIMIT:
         raise UsageError(f"{text[:40]!r} is no limit; write a whole number from 0 (no limit) to {MAX_LIMIT}")
     return int(text)

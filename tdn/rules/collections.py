@@ -68,9 +68,9 @@ def move(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, Any]:
 
 def found(draft: Draft, request: Envelope, uuid: str, members: tuple[str, ...], occasion: Occasion) -> None:
     """T32, T33: the members that a collection is created with, under the same rules as later ones; all of them or no collection."""
-    tokens = tuple(request.body.get("countersigned", ()))
+    words = countersignatures.sorted_by_subject(request.body.get("countersigned", ()))
     for member in members:
-        _join(draft, request, Joining(uuid, member, request.signer.name.id, tokens), occasion, first=True)
+        _join(draft, request, Joining(uuid, member, request.signer.name.id, words.get(member, ())), occasion, first=True)
 
 
 # --- joining ---

@@ -6,18 +6,32 @@ error by itself, since that would tell a stranger which UUIDs exist.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from tdn.errors import TdnError
+from tdn.protocol import jsontext
 from tdn.rules import principals
 from tdn.rules.state import Fact, State
-from tdn.trust import envelope
+from tdn.trust import envelope, signing
 from tdn.trust.replay import CLOCK_SKEW
 
 #: Longest life of a countersignature.
 LONGEST = timedelta(days=30)
 
 DISCOVER, REGISTER, INCLUDE = "discover", "register", "include"
+
+
+def sorted_by_subject(tokens: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Words by the UUID that each says it is about, unverified: of a hundred, one member's are looked at, not all for every member."""
+    about: dict[str, tuple[str, ...]] = {}
+    for token in tokens:
+        with contextlib.suppress(TdnError, KeyError, TypeError):
+            claims = jsontext.parse(signing.decode_segment(signing.split(token.encode()).payload_segment))
+            uuid = str(claims["body"]["uuid"])
+            about[uuid] = (*about.get(uuid, ()), token)
+    return about
 
 
 def holds(

@@ -15,7 +15,8 @@ from typing import Any
 
 from tdn.errors import Refused
 from tdn.protocol.access import DISCOVER, HIERARCHY
-from tdn.protocol.times import format_time
+from tdn.protocol.times import format_time, parse_time
+from tdn.rules import principals
 from tdn.rules.sight import COLLECTION, Sight, asker_of
 from tdn.rules.state import Draft, Fact, Occasion, State, Write, scan_below
 from tdn.trust.envelope import Envelope
@@ -121,7 +122,7 @@ def tell_hierarchy(draft: Draft, uuid: str, topic: Fact, change: str, occasion: 
         if fact is None:
             return
         between.append(fact)
-        for watcher, sight in _watchers(draft, above, occasion, sights):
+        for watcher, sight in _watchers(draft, above, sights):
             at = clear.get(watcher, 0)
             while at < len(between) and all(sight.admits(between[at], subject) for subject in (DISCOVER, HIERARCHY)):
                 at += 1
@@ -139,7 +140,7 @@ def tell_collections(draft: Draft, places: Sequence[str], uuid: str, member: Fac
     sights: dict[str, Sight | None] = {}
     reached: dict[str, set[str]] = {}
     for above in followed:
-        for watcher, sight in _watchers(draft, above, occasion, sights):
+        for watcher, sight in _watchers(draft, above, sights):
             if watcher not in reached:
                 seen = sight.admits(member, DISCOVER)
                 reached[watcher] = _upward(draft, places, partial(_shows, sight)) if seen else set()
@@ -154,7 +155,7 @@ def tell_collections(draft: Draft, places: Sequence[str], uuid: str, member: Fac
 def tell_followers(draft: Draft, uuid: str, topic: Fact, change: str, occasion: Occasion) -> None:
     """What somebody follows has itself ended: the last that it is told."""
     told = _fact(uuid, topic, change, occasion, None)
-    for watcher, sight in _watchers(draft, uuid, occasion, {}):
+    for watcher, sight in _watchers(draft, uuid, {}):
         if sight.may_follow(topic):
             _tell(draft, uuid, watcher, told)
 
@@ -190,14 +191,15 @@ def _tell(draft: Draft, uuid: str, watcher: str, told: Mapping[str, Any]) -> Non
         draft.put("change", f"{place} {version - KEPT_CHANGES:012d}", None)
 
 
-def _watchers(draft: Draft, uuid: str, occasion: Occasion, sights: dict[str, Sight | None]) -> Iterator[tuple[str, Sight]]:
+def _watchers(draft: Draft, uuid: str, sights: dict[str, Sight | None]) -> Iterator[tuple[str, Sight]]:
     """Who follows something and is still somebody, with what it sees."""
     if not _count(draft, uuid):
         return
     for watcher, _ in list(scan_below(draft, "watch", uuid)):
         if watcher not in sights:
             asker = asker_of(draft, watcher)
-            sights[watcher] = Sight(draft, asker, occasion.now) if asker is not None else None
+            # By log time: what has ended by one node's clock alone may yet be renewed, and its followers must have been told.
+            sights[watcher] = Sight(draft, asker, parse_time(principals.network(draft)["time"])) if asker is not None else None
         sight = sights[watcher]
         if sight is not None:
             yield watcher, sight
