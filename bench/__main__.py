@@ -1,4 +1,4 @@
-"""`python -m bench [creation|throughput|replay|discovery …]`: all of them, or those named, on a private network of its own."""
+"""`python -m bench [creation|throughput|replay|discovery|trees …]`: all of them, or those named, on a private network of its own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import creation, discovery, replay, throughput
+from bench import creation, discovery, replay, throughput, trees
 from tdn.local.home import Home
 from tdn.local.network import Network
 
 BENCHMARKS = {"creation": creation.measure, "throughput": throughput.measure, "replay": replay.measure}
+#: They make networks of their own, whose stores are filled.
+FILLED = {"discovery": discovery.run, "trees": trees.run}
 
 
 def main() -> int:
-    known = [*BENCHMARKS, "discovery"]
+    known = [*BENCHMARKS, *FILLED]
     wanted = sys.argv[1:] or known
     if unknown := [name for name in wanted if name not in known]:
         print(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
@@ -27,9 +29,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="tdn-bench-"))
     try:
         for name in wanted:
-            if name == "discovery":
-                # It makes networks of its own, whose stores are filled.
-                discovery.run(folder / name)
+            if name in FILLED:
+                FILLED[name](folder / name)
                 continue
             network = Network(Home(folder / name))
             network.up()

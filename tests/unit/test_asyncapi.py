@@ -11,6 +11,7 @@ import pytest
 
 from tdn.bus import topology
 from tdn.protocol import names, schemas
+from tdn.rules.apply import RULES
 from tdn.trust import sealing, statements
 from tdn.trust.envelope import BODY_KINDS
 
@@ -86,6 +87,38 @@ def test_every_message_has_a_place(document: dict[str, Any]) -> None:
     tails = {reference for message in document["components"]["messages"].values() for reference in references(message["x-tdn"])}
     for kind in document["components"]["messages"]:
         assert f"#/components/messages/{kind}" in sent | tails, kind
+
+
+def test_changes_are_those_of_the_rules(document: dict[str, Any]) -> None:
+    """What a node decides is what it takes from the queue of changes, what it gives up on, and what the log has records of."""
+    changes = set(RULES) - {"genesis"}
+    for name in ("changes", "dead"):
+        assert set(document["channels"][name]["messages"]) == changes, name
+    for name in ("takeChange", "giveUpChange"):
+        assert {message["$ref"].rpartition("/")[2] for message in document["operations"][name]["messages"]} == changes, name
+    # A hello comes by another service topic.
+    assert set(document["channels"]["topics"]["messages"]) == changes - {"hello"}
+    assert set(schemas.load("record")["properties"]["kind"]["enum"]) == {*RULES, "tick"}
+
+
+def test_notifications(document: dict[str, Any]) -> None:
+    """T29, T31, T35: each watcher has a routing key of its own, of the change topic; what arrives is in its reply queue."""
+    channel, telling = document["channels"]["notifications"], document["operations"]["tellChange"]
+    assert channel["address"] == names.notification_key("{changeTopic}", "{entityId}")
+    assert channel["bindings"]["amqp"]["exchange"]["name"] == names.NOTIFICATIONS
+    assert list(channel["messages"]) == ["notification"]
+    assert telling["action"] == "send"
+    assert "notification" in document["channels"]["replies"]["messages"]
+
+
+def test_requests_that_carry_a_countersignature(document: dict[str, Any]) -> None:
+    """T27, T33: each that has room for one says so, and no other."""
+    carrying = {
+        kind
+        for kind, message in document["components"]["messages"].items()
+        if message["x-tdn"].get("carries") == {"$ref": "#/components/messages/countersign"}
+    }
+    assert carrying == {kind for kind in BODY_KINDS if "countersigned" in schemas.load(kind)["properties"]}
 
 
 def test_description_of_sealed_messages_is_that_of_the_code(document: dict[str, Any]) -> None:

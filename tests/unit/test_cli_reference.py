@@ -26,6 +26,11 @@ def test_reference_is_up_to_date(generator: ModuleType) -> None:
     assert written == generator.generate(), "run `.venv/bin/python docs/generate_cli.py`"
 
 
+@pytest.mark.parametrize("command", ["entity hierarchy watch", "entity collection create", "entity countersign", "tdn ca issue"])
+def test_commands_of_commands_are_in_it(generator: ModuleType, command: str) -> None:
+    assert f"\n### `{command}`\n\n```\nusage: {command} " in generator.generate()
+
+
 def test_reference_is_the_same_on_every_terminal(generator: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = generator.generate()
     monkeypatch.setenv("COLUMNS", "40")

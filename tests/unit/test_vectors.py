@@ -14,11 +14,12 @@ import pytest
 from cryptography import x509
 from little_network import fresh_uuid
 
+from entity_client.objects import read_change
 from tdn import errors
 from tdn.errors import MalformedMessage, TdnError, TrustError
 from tdn.protocol import jsontext
-from tdn.protocol.access import read_lists
 from tdn.protocol.times import parse_time
+from tdn.rules import watches
 from tdn.rules.apply import RULES, apply, audience, network_id, read_genesis, requester
 from tdn.rules.state import EMPTY_HEAD, LogRecord, MemoryState, Outcome, next_head
 from tdn.trust import envelope, openings, sealed, sealing, statements, verdict
@@ -76,7 +77,17 @@ def read_advertisement(raw: bytes, entry: dict[str, Any]) -> None:
     """As anyone does; and what it hides or seals, as those do who hold the opening or a key."""
     advertisement = statements.read_advertisement(raw, by_roots(roots()))
     if "opening" in entry:
-        assert openings.read(entry["opening"], advertisement.hidden).as_object() == entry["lists"]
+        opened = openings.read(entry["opening"], advertisement.hidden)
+        claims = entry.get("claims") or {"access": entry["lists"]}
+        shown = {
+            "access": opened.access and opened.access.as_object(),
+            "hosting": opened.hosting and opened.hosting.as_object(),
+            "parent": opened.parent,
+            "gathering": opened.gathering and {**opened.gathering.as_object(), "notifications": opened.notifications},
+            "members": list(opened.members) or None,
+        }
+        assert {name: value for name, value in shown.items() if value is not None} == claims
+        assert opened.whole == (claims.keys() == entry["opening"].keys())
     if "readers" in entry:
         holders = {"alice": SCRIPT.ALICE, "bob": SCRIPT.BOB, "carol": SCRIPT.CAROL}
         opened = {
@@ -116,7 +127,8 @@ def ask_create(raw: bytes, entry: dict[str, Any]) -> None:
     for _ in range(entry.get("times", 1)):
         question = _question(raw, {"node:n1"}, window)
         assert question.kind == "create"
-        opening = openings.conceal(read_lists(question.body.get("lists", {})))
+        change_topic = fresh_uuid() if openings.GATHERING in question.body else None
+        opening = openings.conceal(openings.claims_of(question.body, change_topic), openings.new_seed())
         token = statements.mint(question, uuid=fresh_uuid(), network=INDEX["network"], opening=opening, node=node, now=NOW)
         minted = statements.read_advertisement(token, by_roots(roots()))
         assert (minted.creator, minted.institution) == (question.signer.name.id, question.signer.institution)
@@ -138,6 +150,12 @@ def change(raw: bytes, entry: dict[str, Any]) -> None:
     envelope.require_addressed(request, audiences=frozenset({audience(STATE)}), now=NOW, longest=MAX_CHANGE_LIFE)
 
 
+def notify(raw: bytes, entry: dict[str, Any]) -> None:
+    """A notification at bob's client."""
+    change = read_change(raw, by_roots(roots()), INDEX["network"], "bob")
+    assert change.subject == SCRIPT.COLLECTION_UUID
+
+
 def unseal(raw: bytes, entry: dict[str, Any]) -> None:
     """A sealed message at node n1. All that open hold the same question."""
     assert sealing.unseal(raw, SCRIPT.NODE.key) == sample("discover.jws")
@@ -150,6 +168,7 @@ DOORS: dict[str, Callable[[bytes, dict[str, Any]], None]] = {
     "question": ask,
     "locate": locate,
     "change": change,
+    "notification": notify,
     "sealed": unseal,
 }
 
@@ -186,12 +205,39 @@ def test_lists_are_in_the_log_and_not_in_what_everybody_reads() -> None:
     listed, plain = STATE.get("topic", SCRIPT.OTHER_UUID), STATE.get("topic", SCRIPT.UUID)
     assert listed is not None
     assert plain is not None
-    assert listed["lists"] == SCRIPT.LISTS
-    assert "lists" not in plain
+    assert STATE.get("access", listed["access"]) == SCRIPT.LISTS
+    assert "access" not in plain
     with_lists, without = sample("advert_with_lists.jws"), sample("advert_path.jws")
     assert len(with_lists) == len(without)
     for name in ("bob", "institution:", "discover_"):
         assert name.encode() not in SCRIPT.base64.urlsafe_b64decode(with_lists.split(b".")[1] + b"==")
+
+
+def test_a_subtree_ended_with_its_root_in_the_log() -> None:
+    """T24, T26, T29, T33: the sample log has led to a child that ended with its parent, a collection without it, and a follower that knows."""
+    root, child, collection = (STATE.get("topic", uuid) for uuid in (SCRIPT.ROOT_UUID, SCRIPT.CHILD_UUID, SCRIPT.COLLECTION_UUID))
+    assert root is not None
+    assert child is not None
+    assert collection is not None
+    assert (root["state"], child["state"], collection["state"]) == ("withdrawn", "expired", "live")
+    assert (child["parent"], child["root"]) == (SCRIPT.ROOT_UUID, SCRIPT.ROOT_UUID)
+    for space in ("child", "member", "in", "reserved", "settling", "pending"):
+        assert list(STATE.all(space)) == [], space
+    found = watches.told_since(STATE, SCRIPT.COLLECTION_UUID, "bob", 0, 100)
+    assert found is not None
+    assert [(told.version, told.fact["change"], told.fact["uuid"]) for told in found[1]] == [
+        (1, "added", SCRIPT.CHILD_UUID),
+        (2, "withdrawn", SCRIPT.ROOT_UUID),
+        (3, "expired", SCRIPT.CHILD_UUID),
+    ]
+
+
+def test_what_the_log_decides_is_what_was_signed() -> None:
+    """T29: the sample notification is the payload that every node signs of the sample log."""
+    found = watches.told_since(STATE, SCRIPT.COLLECTION_UUID, "bob", 0, 1)
+    assert found is not None
+    (told,) = found[1]
+    assert told.payload(INDEX["network"]) == SCRIPT.NOTIFICATION
 
 
 def test_network_is_named_by_its_genesis() -> None:

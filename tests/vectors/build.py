@@ -35,6 +35,11 @@ from pki import T0, YEAR, Authority, Pki, derive_key  # noqa: E402  # found by t
 DAY = timedelta(days=1)
 UUID = "3f0c9b52-7a1e-4c83-9d41-5b8e6f207a11"
 OTHER_UUID = "b2d8a0c4-91f7-4e65-8f3a-0c7d1e92b6f8"
+#: A topic that takes children, one child of it, a collection and its change topic.
+ROOT_UUID = "0d1f6a3e-5b7c-4f12-8a90-6c2e4b8d7f01"
+CHILD_UUID = "1e2a7b4f-6c8d-4a23-9ba1-7d3f5c9e8a12"
+COLLECTION_UUID = "2f3b8c5a-7d9e-4b34-8cb2-8e4a6daf9b23"
+CHANGES_UUID = "4a4c9d6b-8eaf-4c45-9dc3-9f5b7eb0ac34"
 NOW = int(T0.timestamp())
 
 #: Certificates that samples stay valid with: what is signed at T0 can be verified for as long as anyone has the roots.
@@ -153,7 +158,7 @@ GENESIS = envelope(
     {
         "operator": [b64(der) for der in OPERATOR.chain],
         "roots": [b64(PKI.root.chain[0])],
-        "rules": 2,
+        "rules": 3,
         "created": rfc3339(T0),
         "salt": "5e" * 16,
     },
@@ -167,8 +172,12 @@ NETWORK = hashlib.sha256(GENESIS).hexdigest()
 TO_NETWORK = f"tdn:network:{NETWORK}"
 
 
-def record(kind: str, request: bytes | None, node: Authority = NODE, node_id: str = "n1") -> bytes:
-    payload = {"v": 1, "kind": kind, "node": node_id, "at": rfc3339(T0)}
+def record(
+    kind: str, request: bytes | None, node: Authority = NODE, node_id: str = "n1", minted: dict[str, str] | None = None
+) -> bytes:
+    payload: dict[str, Any] = {"v": 1, "kind": kind, "node": node_id, "at": rfc3339(T0)}
+    if minted is not None:
+        payload["minted"] = minted
     if request is not None:
         payload["tail"] = digest(request)
     header = {"alg": "ES256", "typ": "tdn-record+jwt", "x5t#S256": digest(node.chain[0])}
@@ -194,9 +203,20 @@ def opening_of(value: dict[str, Any], salt: str = "c2FsdC1vZi10aGUtdmVjdG9ycw") 
     return {"access": {"salt": salt, "value": value}}
 
 
+def conceal(claims: dict[str, Any], seed: str) -> dict[str, Any]:
+    """Several claims, with salts that are made from one seed."""
+    return {name: {"salt": digest(f"{seed} {name}".encode())[:22], "value": value} for name, value in claims.items()}
+
+
+def closed(opening: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The opening with some claims kept closed: their digests alone."""
+    digests = {name: {"digest": digest(text([claim["salt"], name, claim["value"]]))} for name, claim in opening.items()}
+    return {name: digests[name] if name in names else claim for name, claim in opening.items()}
+
+
 def hidden(opening: dict[str, Any]) -> str:
     """The digest over one digest per claim."""
-    claims = {name: digest(text([claim["salt"], name, claim["value"]])) for name, claim in opening.items()}
+    claims = {name: claim["digest"] for name, claim in closed(opening, *opening).items()}
     return digest(text(claims))
 
 
@@ -204,6 +224,27 @@ def hidden(opening: dict[str, Any]) -> str:
 OPENING = opening_of({})
 LISTS = {"discover_allow": ["*", "bob", "institution:Zürich West"], "discover_deny": ["carol", "institution:Elsewhere"]}
 LISTED = opening_of(LISTS)
+
+SEED = "c2VlZC1vZi1hbGwtdmVjdG"
+ROOT_HOSTING = {"allow_children": True, "max_depth": 3, "max_width": 1}
+ROOTED = conceal({"access": {}, "hosting": ROOT_HOSTING}, SEED)
+#: A child as it is registered below; the same that says that it is somebody else's; and the same without its lists.
+CHILD_CLAIMS = {"access": {"discover_deny": ["carol"]}, "hosting": {"allow_children": False}, "parent": ROOT_UUID}
+CHILD_OPENING = conceal(CHILD_CLAIMS, SEED)
+CHILD_OF_OTHER = conceal({**CHILD_CLAIMS, "parent": OTHER_UUID}, SEED)
+CHILD_FOR_ALL = conceal({**CHILD_CLAIMS, "access": {}}, SEED)
+GATHERING = {
+    "fixed": False,
+    "limits": {"breadth": 2, "depth": 0, "topics": 10},
+    "child_collections": True,
+    "inclusion": False,
+}
+COLLECTION_CLAIMS = {
+    "access": {"watch_allow": ["bob"]},
+    "gathering": {**GATHERING, "notifications": CHANGES_UUID},
+    "members": [ROOT_UUID],
+}
+GATHERED = conceal(COLLECTION_CLAIMS, SEED)
 
 
 def sealed(inside: Any, readers: Sequence[Authority], *, slots: int = 4, creator: str = "alice") -> dict[str, Any]:
@@ -265,6 +306,16 @@ VALID = advert()
 LISTED_ADVERT = advert(
     uuid=OTHER_UUID, synopsis={"type": "string", "placeholder": "{uuid}", "value": OTHER_UUID}, hidden=hidden(LISTED)
 )
+
+
+def about(uuid: str, opening: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """What the advertisement of another UUID than the usual has."""
+    return {"uuid": uuid, "synopsis": {**synopsis("string", "{uuid}"), "value": uuid}, "hidden": hidden(opening), **changes}
+
+
+ROOT_ADVERT = advert(**about(ROOT_UUID, ROOTED))
+CHILD_ADVERT = advert(**about(CHILD_UUID, CHILD_OPENING))
+COLLECTION_ADVERT = advert(**about(COLLECTION_UUID, GATHERED, kind="collection"))
 RECEIPT = {
     "v": 1,
     "network": NETWORK,
@@ -286,6 +337,19 @@ STATUS = {
     "expires": rfc3339(T0 + 2 * DAY),
     "state": "live",
     "seq": 9,
+    "at": rfc3339(T0),
+}
+NOTIFICATION = {
+    "v": 1,
+    "network": NETWORK,
+    "subject": COLLECTION_UUID,
+    "watcher": "bob",
+    "version": 1,
+    "change": "added",
+    "uuid": CHILD_UUID,
+    "kind": "topic",
+    "in": COLLECTION_UUID,
+    "seq": 35,
     "at": rfc3339(T0),
 }
 
@@ -467,6 +531,65 @@ def advertisements() -> dict[str, Sample]:
             "T9: another sealed descriptor is inside",
             through,
             readers=[],
+        ),
+        "advert_child.jws": passes(
+            CHILD_ADVERT, "T23: a child topic, of which nothing shows whose", through, opening=CHILD_OPENING, claims=CHILD_CLAIMS
+        ),
+        "advert_collection.jws": passes(
+            COLLECTION_ADVERT,
+            "T31: a collection with its options, its change topic and a first member",
+            through,
+            opening=GATHERED,
+            claims=COLLECTION_CLAIMS,
+        ),
+        "advert_collection_to_others.jws": passes(
+            COLLECTION_ADVERT,
+            "T31: the same as somebody reads it who may know its options, and neither lists nor first members",
+            through,
+            opening=closed(GATHERED, "access", "members"),
+            claims={"gathering": COLLECTION_CLAIMS["gathering"]},
+        ),
+        "advert_child_with_opening_of_other_parent.jws": fails(
+            CHILD_ADVERT,
+            "T23: the opening names another parent",
+            through,
+            "TrustError",
+            "the opening does not belong to the advertisement",
+            opening=CHILD_OF_OTHER,
+        ),
+        "advert_child_with_closed_parent_of_other.jws": fails(
+            CHILD_ADVERT,
+            "T23: the digest of another parent, and the rest as it was signed",
+            through,
+            "TrustError",
+            "the opening does not belong to the advertisement",
+            opening={**CHILD_OPENING, "parent": closed(CHILD_OF_OTHER, "parent")["parent"]},
+        ),
+        "advert_child_with_parent_left_out.jws": fails(
+            CHILD_ADVERT,
+            "T23: the opening makes a root of a child",
+            through,
+            "TrustError",
+            "the opening does not belong to the advertisement",
+            opening={name: claim for name, claim in CHILD_OPENING.items() if name != "parent"},
+        ),
+        "advert_collection_with_opening_of_other_options.jws": fails(
+            COLLECTION_ADVERT,
+            "T32: the opening promises more than was signed",
+            through,
+            "TrustError",
+            "the opening does not belong to the advertisement",
+            opening=conceal({**COLLECTION_CLAIMS, "gathering": {**COLLECTION_CLAIMS["gathering"], "inclusion": True}}, SEED),
+        ),
+        "advert_unknown_kind.jws": fails(
+            advert(kind="hierarchy"), "neither a topic nor a collection", through, "MalformedMessage", "advertisement: kind"
+        ),
+        "advert_collection_with_change_topic_in_the_open.jws": fails(
+            advert(**about(COLLECTION_UUID, GATHERED, kind="collection", notifications=CHANGES_UUID)),
+            "T31: tells everybody where its changes are told",
+            through,
+            "MalformedMessage",
+            "notifications",
         ),
         "advert_without_hidden.jws": fails(
             advert(hidden=None), "T18: does not say what it hides", through, "MalformedMessage", "hidden"
@@ -707,6 +830,13 @@ def advertisements() -> dict[str, Sample]:
             "MalformedMessage",
             "advertisement",
         ),
+        "notification_as_advert.jws": fails(
+            statement("notification", NOTIFICATION),
+            "a notification presented as an advertisement",
+            through,
+            "MalformedMessage",
+            "a notification is not",
+        ),
         "request_as_advert.jws": fails(
             create("create-0001"), "a request presented as an advertisement", through, "MalformedMessage", "not a statement"
         ),
@@ -760,6 +890,59 @@ def other_statements() -> dict[str, Sample]:
             through,
             "MalformedMessage",
             "status",
+        ),
+    }
+
+
+def notifications() -> dict[str, Sample]:
+    """What bob's client must say to a notification of what he follows (T29, T35)."""
+    through = "notification"
+
+    def told(**changes: Any) -> bytes:
+        payload = {**NOTIFICATION, **changes}
+        return statement("notification", {name: value for name, value in payload.items() if value is not None})
+
+    not_ours = ("TrustError", "the notification is not for us")
+    return {
+        "notification.jws": passes(told(), "T35: a topic came to a collection", through),
+        "notification_of_an_end.jws": passes(
+            told(**{"change": "withdrawn", "uuid": COLLECTION_UUID, "kind": "collection", "in": None, "version": 2}),
+            "T29: what is followed has itself ended",
+            through,
+        ),
+        "notification_signed_by_entity.jws": fails(
+            statement("notification", NOTIFICATION, ALICE),
+            "T8: an entity tells another what has changed",
+            through,
+            "TrustError",
+            "which is not a node",
+        ),
+        "notification_signed_by_watcher.jws": fails(
+            statement("notification", NOTIFICATION, BOB),
+            "T8: an entity tells itself what has changed",
+            through,
+            "TrustError",
+            "which is not a node",
+        ),
+        "notification_of_other_watcher.jws": fails(
+            told(watcher="alice"), "T35: what alice was told, sent to bob", through, *not_ours
+        ),
+        "notification_of_other_network.jws": fails(told(network="0" * 64), "of another network", through, *not_ours),
+        "notification_version_0.jws": fails(told(version=0), "T29: before the first", through, "MalformedMessage", "version"),
+        "notification_without_version.jws": fails(
+            told(version=None), "T29: not numbered, so nobody knows what is missing", through, "MalformedMessage", "version"
+        ),
+        "notification_to_everyone.jws": fails(
+            told(watcher="*"), "T35: for no entity by name", through, "MalformedMessage", "watcher"
+        ),
+        "notification_unknown_change.jws": fails(
+            told(change="sealed"), "a change that there is not", through, "MalformedMessage", "change"
+        ),
+        "notification_with_list.jws": fails(
+            told(hidden_from=["carol"]), "T18: tells who may not see it", through, "MalformedMessage", "hidden_from"
+        ),
+        "receipt_as_notification.jws": fails(
+            statement("receipt", RECEIPT), "a receipt presented as a notification", through, *not_ours
         ),
     }
 
@@ -905,6 +1088,7 @@ def requests() -> dict[str, Sample]:
             "MalformedMessage",
             "opening",
         ),
+        **_trees(),
         "create_own_uuid.jws": fails(
             create("create-0002", create_body(uuid=UUID)),
             "T4: brings its own UUID",
@@ -1078,6 +1262,158 @@ def requests() -> dict[str, Sample]:
     }
 
 
+def _trees() -> dict[str, Sample]:
+    """Hierarchies, collections and watches: requests for them."""
+    asked, changed, question = "create", "change", "question"
+    child = create_body(parent=ROOT_UUID, hosting={"allow_children": True, "max_depth": 1, "max_width": 0})
+    membership = {"collection": COLLECTION_UUID, "uuid": CHILD_UUID}
+    word = {"right": "include", "uuid": CHILD_UUID, "entity": "bob"}
+
+    def hosting(jti: str, **limits: Any) -> bytes:
+        return create(jti, create_body(hosting={"allow_children": True, **limits}))
+
+    def collection(jti: str, *, members: Any = (), **options: Any) -> bytes:
+        return create(jti, create_body(gathering={**GATHERING, **options}, members=list(members)))
+
+    def asking(kind: str, body: Any, jti: str) -> bytes:
+        return envelope(kind, body, ALICE, iss=ALICE_NAME, aud="node:n1", jti=jti)
+
+    return {
+        "create_with_hosting.jws": passes(hosting("create-0040", max_depth=0, max_width=5), "T23: takes children", asked),
+        "create_collection.jws": passes(collection("create-0041", members=[UUID]), "T31: a collection", asked),
+        "register.jws": passes(change("register", child, "register-0001"), "T24: a child topic", changed),
+        "add.jws": passes(
+            change("add", {**membership, "countersigned": change("countersign", word, "countersign-0001").decode()}, "add-0001"),
+            "T33: with its owner's countersignature",
+            changed,
+        ),
+        "remove.jws": passes(change("remove", membership, "remove-0001"), "T33: out of a collection", changed),
+        "move.jws": passes(
+            change("move", {"uuid": UUID, "from": COLLECTION_UUID, "to": OTHER_UUID}, "move-0001"),
+            "T34: both or neither",
+            changed,
+        ),
+        "watch.jws": passes(change("watch", {"uuid": ROOT_UUID}, "watch-0001"), "T29: follows a subtree", changed),
+        "unwatch.jws": passes(change("unwatch", {"uuid": ROOT_UUID}, "unwatch-0001"), "T29: no longer", changed),
+        "tree.jws": passes(asking("tree", {"uuid": ROOT_UUID, "what": "children"}, "tree-0001"), "T27: one level down", question),
+        "changes.jws": passes(
+            asking("changes", {"uuid": ROOT_UUID, "since": 0}, "changes-0001"), "T29: from the start", question
+        ),
+        "create_limit_negative.jws": fails(
+            hosting("create-0042", max_depth=-1), "T23: fewer than no levels", asked, "MalformedMessage", "hosting.max_depth"
+        ),
+        "create_limit_huge.jws": fails(
+            hosting("create-0043", max_width=10**15),
+            "T23: more than a limit may be",
+            asked,
+            "MalformedMessage",
+            "hosting.max_width",
+        ),
+        "create_limit_not_a_number.jws": fails(
+            hosting("create-0044", max_width="unlimited"), "T23: a word", asked, "MalformedMessage", "hosting.max_width"
+        ),
+        "create_collection_limit_negative.jws": fails(
+            collection("create-0045", limits={**GATHERING["limits"], "topics": -5}),
+            "T32: fewer than no topics",
+            asked,
+            "MalformedMessage",
+            "gathering.limits.topics",
+        ),
+        "create_collection_member_twice.jws": fails(
+            collection("create-0047", members=[UUID, UUID]), "T32: a member twice", asked, "MalformedMessage", "members"
+        ),
+        "create_collection_own_change_topic.jws": fails(
+            collection("create-0048", notifications=CHANGES_UUID),
+            "T4, T31: brings its own change topic",
+            asked,
+            "MalformedMessage",
+            "gathering",
+        ),
+        "create_with_parent.jws": fails(
+            create("create-0049", create_body(parent=ROOT_UUID)),
+            "T24: a child that the log has not decided",
+            asked,
+            "MalformedMessage",
+            "parent",
+        ),
+        "register_own_uuid.jws": fails(
+            change("register", {**child, "uuid": CHILD_UUID}, "register-0002"),
+            "T4: brings its own UUID",
+            changed,
+            "MalformedMessage",
+            "cannot bring its own UUID",
+        ),
+        "register_without_parent.jws": fails(
+            change("register", create_body(), "register-0003"), "T24: nobody's child", changed, "MalformedMessage", "parent"
+        ),
+        "register_brings_opening.jws": fails(
+            change("register", {**child, "opening": CHILD_OPENING}, "register-0004"),
+            "T18: salts that the creator chose",
+            changed,
+            "MalformedMessage",
+            "opening",
+        ),
+        "add_relabelled_as_remove.jws": fails(
+            relabelled(change("add", membership, "add-0002"), "remove"),
+            "T19: the same members, another kind",
+            changed,
+            "TrustError",
+            "the signature does not hold",
+        ),
+        "watch_relabelled_as_withdraw.jws": fails(
+            relabelled(change("watch", {"uuid": UUID}, "watch-0002"), "withdraw"),
+            "T19: who wants to follow a topic ends it",
+            changed,
+            "TrustError",
+            "the signature does not hold",
+        ),
+        "watch_for_other.jws": fails(
+            change("watch", {"uuid": ROOT_UUID, "entity": "bob"}, "watch-0003"),
+            "T35: has another entity told",
+            changed,
+            "MalformedMessage",
+            "watch",
+        ),
+        "countersign_sent_as_change.jws": fails(
+            change("countersign", word, "countersign-0002"),
+            "T33: a countersignature by itself changes nothing",
+            changed,
+            "TrustError",
+            "is not a change",
+        ),
+        "add_countersigned_by_a_list.jws": fails(
+            change(
+                "add", {**membership, "countersigned": [change("countersign", word, "countersign-0003").decode()]}, "add-0003"
+            ),
+            "T33: several where one belongs",
+            changed,
+            "MalformedMessage",
+            "countersigned",
+        ),
+        "tree_no_depth.jws": fails(
+            asking("tree", {"uuid": ROOT_UUID, "what": "tree", "depth": 0}, "tree-0002"),
+            "T27: to the depth of nothing",
+            question,
+            "MalformedMessage",
+            "depth",
+        ),
+        "changes_before_the_first.jws": fails(
+            asking("changes", {"uuid": ROOT_UUID, "since": -1}, "changes-0002"),
+            "T29: a version that cannot be",
+            question,
+            "MalformedMessage",
+            "since",
+        ),
+        "changes_of_other.jws": fails(
+            asking("changes", {"uuid": ROOT_UUID, "since": 0, "watcher": "bob"}, "changes-0003"),
+            "T35: what bob was told",
+            question,
+            "MalformedMessage",
+            "watcher",
+        ),
+    }
+
+
 def sealed_messages() -> dict[str, Sample]:
     """What node n1 must say to a sealed message: its bytes are those of discover.jws, or it does not open."""
     through, question = "sealed", requests()["discover.jws"][0]
@@ -1202,12 +1538,111 @@ def log() -> list[tuple[str, bytes, dict[str, str]]]:
             accepted,
         ),
         ("log_19_tick_of_revoked.jws", record("tick", None, NODE_2, "n2"), {"status": "void", "message": "was revoked"}),
+        *_trees_in_the_log(),
+    ]
+
+
+def _trees_in_the_log() -> list[tuple[str, bytes, dict[str, str]]]:
+    """A child, from its registration on; a collection that comes to hold it, and bob who follows that; and the end of the whole subtree."""
+    accepted = {"status": "accepted"}
+    child = create_body(parent=ROOT_UUID, hosting=CHILD_CLAIMS["hosting"], lists=CHILD_CLAIMS["access"])
+    minted = {"uuid": CHILD_UUID, "seed": SEED}
+    membership = {"collection": COLLECTION_UUID, "uuid": CHILD_UUID}
+    bobs = {"sender": BOB, "iss": name_of(BOB, "entity", "bob")}
+
+    def register(jti: str, **more: Any) -> bytes:
+        return record("register", change("register", child, jti), **more)
+
+    def advertise(jti: str, uuid: str, opening: Any, tail: bytes) -> bytes:
+        return record("advertise", change("advertise", {"uuid": uuid, "opening": opening}, jti, tail=tail))
+
+    def plain(kind: str, body: Any, jti: str, **choices: Any) -> bytes:
+        return record(kind, change(kind, body, jti, **choices))
+
+    disowned = advert(**about(CHILD_UUID, CHILD_OF_OTHER))
+    return [
+        ("log_20_advertise_root.jws", advertise("advertise-root", ROOT_UUID, ROOTED, ROOT_ADVERT), accepted),
+        (
+            "log_21_advertise_child_unregistered.jws",
+            advertise("advertise-early", CHILD_UUID, CHILD_OPENING, CHILD_ADVERT),
+            {"status": "refused", "message": "was not registered"},
+        ),
+        (
+            "log_22_register_without_minted.jws",
+            register("register-bare"),
+            {"status": "refused", "message": "did not mint a UUID"},
+        ),
+        (
+            "log_23_register_uuid_taken.jws",
+            register("register-taken", minted={"uuid": UUID, "seed": SEED}),
+            {"status": "refused", "message": "is taken"},
+        ),
+        ("log_24_register.jws", register("register-ok", minted=minted), accepted),
+        (
+            "log_25_register_beyond_width.jws",
+            register("register-second", minted={"uuid": CHANGES_UUID, "seed": SEED}),
+            {"status": "refused", "message": "MaxWidth 1"},
+        ),
+        (
+            "log_26_advertise_child_with_opening_of_other_parent.jws",
+            advertise("advertise-child-1", CHILD_UUID, CHILD_OF_OTHER, CHILD_ADVERT),
+            {"status": "refused", "message": "the opening does not belong to the advertisement"},
+        ),
+        (
+            "log_27_advertise_child_of_other_parent.jws",
+            advertise("advertise-child-2", CHILD_UUID, CHILD_OF_OTHER, disowned),
+            {"status": "refused", "message": "was registered with other content"},
+        ),
+        (
+            "log_28_advertise_child_with_other_lists.jws",
+            advertise("advertise-child-4", CHILD_UUID, CHILD_FOR_ALL, advert(**about(CHILD_UUID, CHILD_FOR_ALL))),
+            {"status": "refused", "message": "was registered with other content"},
+        ),
+        ("log_29_advertise_child.jws", advertise("advertise-child-3", CHILD_UUID, CHILD_OPENING, CHILD_ADVERT), accepted),
+        (
+            "log_30_advertise_collection_half_closed.jws",
+            advertise("advertise-closed", COLLECTION_UUID, closed(GATHERED, "members"), COLLECTION_ADVERT),
+            {"status": "refused", "message": "goes into the log whole"},
+        ),
+        (
+            "log_31_advertise_collection_as_topic.jws",
+            advertise("advertise-as-topic", COLLECTION_UUID, GATHERED, advert(**about(COLLECTION_UUID, GATHERED))),
+            {"status": "refused", "message": "hides the options of another"},
+        ),
+        (
+            "log_32_advertise_collection.jws",
+            advertise("advertise-collection", COLLECTION_UUID, GATHERED, COLLECTION_ADVERT),
+            accepted,
+        ),
+        ("log_33_watch.jws", plain("watch", {"uuid": COLLECTION_UUID}, "watch-ok", **bobs), accepted),
+        (
+            "log_34_add_by_other.jws",
+            plain("add", membership, "add-child-bob", **bobs),
+            {"status": "refused", "message": "you may not add"},
+        ),
+        ("log_35_add.jws", plain("add", membership, "add-child-ok"), accepted),
+        (
+            "log_36_add_to_itself.jws",
+            plain("add", {"collection": COLLECTION_UUID, "uuid": COLLECTION_UUID}, "add-itself"),
+            {"status": "refused", "message": "cannot be in itself"},
+        ),
+        (
+            "log_37_countersign.jws",
+            plain("countersign", {"right": "include", "uuid": CHILD_UUID, "entity": "bob"}, "countersign-ok"),
+            {"status": "void", "message": "record"},
+        ),
+        ("log_38_withdraw_root.jws", plain("withdraw", {"uuid": ROOT_UUID}, "withdraw-root"), accepted),
+        (
+            "log_39_renew_child_of_withdrawn.jws",
+            plain("renew", {"uuid": CHILD_UUID, "lifetime_seconds": 60}, "renew-child"),
+            {"status": "refused", "message": "has expired"},
+        ),
     ]
 
 
 def build(folder: Path) -> None:
     """Write every sample and the index into a folder."""
-    samples = {**advertisements(), **other_statements(), **requests(), **sealed_messages()}
+    samples = {**advertisements(), **other_statements(), **notifications(), **requests(), **sealed_messages()}
     records = log()
     index = {
         "about": "Signed samples with one flaw each, built by build.py; verified with roots.pem, at `now`.",

@@ -8,14 +8,14 @@ import pytest
 from little_network import DAY, HOUR, NO_LISTS, LittleNetwork, fresh_uuid, payload_of, read_uuid
 from pki import T0, derive_key
 
-from entity_client.objects import LocatedNode, Topic, read_topic
+from entity_client.objects import LocatedNode, Placed, Topic, read_change, read_placed, read_topic
 from tdn.errors import MalformedMessage, TrustError
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol import jsontext
 from tdn.protocol.access import Asker, lists
 from tdn.protocol.times import format_time
 from tdn.queries.model import Subject
-from tdn.trust import sealed, statements
+from tdn.trust import openings, sealed, statements
 from tdn.trust.signing import encode_segment
 from tdn.trust.statements import by_roots
 
@@ -107,6 +107,137 @@ def test_lines_that_are_not_believed(net: LittleNetwork) -> None:
         with pytest.raises(error) as caught:
             read(net, line)
         assert fragment in caught.value.message, line[-80:]
+
+
+# --- places and changes ---
+
+GATHERING = {"fixed": False, "limits": {"breadth": 2, "depth": 0, "topics": 9}, "child_collections": True, "inclusion": False}
+
+
+def place_of(**place: Any) -> bytes:
+    return encode_segment(jsontext.canonical(place)).encode()
+
+
+def placed(net: LittleNetwork, line: bytes, *, in_hierarchy: bool = True) -> Placed:
+    holder = net.entity("bob")
+    return read_placed(line, by_roots(holder.roots), net.id, holder.key, in_hierarchy=in_hierarchy)
+
+
+def child_of(net: LittleNetwork) -> tuple[bytes, str]:
+    """The advertisement of a child, and its parent."""
+    log = net.log()
+    root = log.advertised(hosting={"allow_children": True})
+    request = net.register(net.entity("alice"), root, lists={"discover_deny": ["carol"]}, hosting={"allow_children": False})
+    return net.mint_child(request, log.put("register", request)), root
+
+
+def test_a_collection_as_others_see_it(net: LittleNetwork) -> None:
+    """T31: its options and change topic, verified; of its lists and first members, nothing but that there is something closed."""
+    token = net.mint(net.entity("alice"), gathering=GATHERING, members=[fresh_uuid()], lists=LISTS)
+    part = openings.disclose(net._openings[token], {"gathering"})
+    topic = read(net, token + b"  " + hidden(part), who="bob")
+    told = topic.as_object()
+    assert told["kind"] == "collection"
+    assert {name: told[name] for name in GATHERING} == GATHERING
+    assert told["notifications"] == net._openings[token]["gathering"]["value"]["notifications"]
+    assert not {"members", "discover_allow", "discover_deny", "root_topic"} & told.keys()
+    assert topic.lists is None
+    assert not topic.hides.whole
+    whole = read(net, token + b"  " + hidden(net._openings[token])).as_object()
+    assert len(whole["members"]) == 1
+    assert {name: whole[name] for name in LISTS} == LISTS
+
+
+def test_a_place_in_a_hierarchy(net: LittleNetwork) -> None:
+    """T27: after the advertisement, its status and what it hides, each with or without; the signed parent is the one that is told."""
+    token, root = child_of(net)
+    part = hidden(openings.disclose(net._openings[token], {"parent"}))
+    told = status(net, read_uuid(token))
+    for line, has_status, has_opening in (
+        (b" ".join([token, b"", b"", place_of(depth=2)]), False, False),
+        (b" ".join([token, told, b"", place_of(depth=2)]), True, False),
+        (b" ".join([token, b"", part, place_of(**{"depth": 2, "in": root})]), False, True),
+        (b" ".join([token, told, part, place_of(**{"depth": 2, "in": root})]), True, True),
+    ):
+        found = placed(net, line)
+        assert (found.uuid, found.depth, found.inside) == (read_uuid(token), 2, root if has_opening else None)
+        assert (found.topic.status is not None, found.topic.opening is not None) == (has_status, has_opening)
+        shown = found.as_object()
+        assert (shown["depth"], shown.get("parent")) == (2, root if has_opening else None)
+        assert "discover_deny" not in shown
+
+
+def test_a_place_in_a_collection(net: LittleNetwork) -> None:
+    """T36: a child topic stands there in a collection, whatever its parent is; to its owner, too, who is told both."""
+    token, root = child_of(net)
+    collection = fresh_uuid()
+    for opening in (None, openings.disclose(net._openings[token], {"parent"}), net._openings[token]):
+        part = b"" if opening is None else hidden(opening)
+        line = b" ".join([token, b"", part, place_of(**{"depth": 1, "in": collection})])
+        found = placed(net, line, in_hierarchy=False)
+        assert (found.inside, found.topic.hides.parent) == (collection, None if opening is None else root)
+
+
+def test_places_that_are_not_believed(net: LittleNetwork) -> None:
+    """T27: another parent than the signed one, an opening of another topic, what is no place: refused as a whole."""
+    token, root = child_of(net)
+    part = openings.disclose(net._openings[token], {"parent"})
+    elsewhere = fresh_uuid()
+    lied = {**part, "parent": {**part["parent"], "value": elsewhere}}
+    for line, error, fragment in (
+        (b" ".join([token, b"", hidden(part), place_of(**{"depth": 1, "in": elsewhere})]), TrustError, "another parent"),
+        (
+            b" ".join([token, b"", hidden(net._openings[token]), place_of(**{"depth": 1, "in": elsewhere})]),
+            TrustError,
+            "another parent",
+        ),
+        (b" ".join([token, b"", b"", place_of(**{"depth": 1, "in": root})]), TrustError, "another parent"),
+        (b" ".join([token, b"", hidden(lied), place_of(**{"depth": 1, "in": elsewhere})]), TrustError, "does not belong"),
+        (b" ".join([token, b"", hidden(part), place_of(depth=-1)]), MalformedMessage, "depth"),
+        (b" ".join([token, b"", hidden(part), place_of(**{"depth": 1, "in": root, "owner": "bob"})]), MalformedMessage, "place"),
+        (b" ".join([token, b"", hidden(part)]), MalformedMessage, "place"),
+        (token, MalformedMessage, ""),
+        (place_of(depth=1), MalformedMessage, ""),
+    ):
+        with pytest.raises(error) as caught:
+            placed(net, line)
+        assert fragment in caught.value.message, line[-80:]
+
+
+def change_of(net: LittleNetwork, **changes: Any) -> bytes:
+    subject = fresh_uuid()
+    payload = {
+        **{"v": 1, "network": net.id, "subject": subject, "watcher": "bob", "version": 3, "change": "added"},
+        **{"uuid": fresh_uuid(), "kind": "topic", "in": subject, "seq": 9, "at": format_time(T0)},
+        **changes,
+    }
+    return statements.sign("notification", payload, net.node("n1"), T0)
+
+
+def test_a_change(net: LittleNetwork) -> None:
+    """T29, T35: read by whom it is for, with all that it says and the signed bytes that prove it."""
+    token = change_of(net)
+    payload = payload_of(token)
+    change = read_change(token, by_roots(net.pki.roots), net.id, "bob")
+    assert change.as_object() == {
+        **{name: payload[name] for name in ("subject", "version", "change", "uuid", "kind", "at", "in")},
+        "node": "n1",
+        "notification": token.decode(),
+    }
+
+
+def test_changes_that_are_not_ours(net: LittleNetwork) -> None:
+    """T35: another's, another network's, an entity's, or something else that a node signed."""
+    token = change_of(net)
+    for wrong, fragment in (
+        (change_of(net, watcher="alice"), "not for us"),
+        (change_of(net, network="0" * 64), "not for us"),
+        (status(net, fresh_uuid()), "not for us"),
+        (statements.sign("notification", payload_of(token), net.entity("alice"), T0), "is not a node"),
+        (statements.sign("notification", payload_of(token), net.entity("bob"), T0), "is not a node"),
+    ):
+        with pytest.raises(TrustError, match=fragment):
+            read_change(wrong, by_roots(net.pki.roots), net.id, "bob")
 
 
 def test_minted_elsewhere(net: LittleNetwork) -> None:

@@ -30,9 +30,14 @@ from tdn.trust import envelope, sealing
 from tdn.trust.credentials import Credentials
 from tdn.trust.statements import by_roots
 
+#: When the tests were collected: what certificates and topics are dated by. Questions live for seconds, and are dated when they are asked.
 NOW = datetime.now(UTC).replace(microsecond=0)
 HOUR = timedelta(hours=1)
 SESSION = "ab" * 16
+
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 class Neighbours:
@@ -61,7 +66,7 @@ class Neighbours:
         who = sender or self.bob
         given = {
             "audience": "tdn:peers",
-            "now": NOW,
+            "now": now(),
             "life": timedelta(seconds=20),
             "reply": SESSION,
             "with_chain": True,
@@ -114,8 +119,8 @@ def test_refused_questions(there: Neighbours) -> None:
         (there.question(), "", TrustError, "another login"),
         (there.question(audience="node:n1"), login, TrustError, "addressed to somebody else"),
         (there.question(audience="tdn:nodes"), login, TrustError, "addressed to somebody else"),
-        (there.question(now=NOW - timedelta(minutes=10)), login, TrustError, "has expired"),
-        (there.question(now=NOW + timedelta(minutes=10)), login, TrustError, "dated in the future"),
+        (there.question(now=now() - timedelta(minutes=10)), login, TrustError, "has expired"),
+        (there.question(now=now() + timedelta(minutes=10)), login, TrustError, "dated in the future"),
         (there.question(life=timedelta(days=1)), login, TrustError, "live longer"),
         (there.question(with_chain=False), login, TrustError, "does not carry its certificate chain"),
         (there.question(stranger), str(stranger.identity.name), TrustError, "does not lead to a trusted root"),
@@ -305,7 +310,7 @@ def answer_of(
     there: Neighbours, sender: Credentials, *, answers: str = "question-1", kind: str = "discovered", **choices: Any
 ) -> bytes:
     body: dict[str, Any] = {"page": 1, "last": True, "count": 0} if kind == "discovered" else {}
-    given = {"audience": "entity:bob", "now": NOW, "life": timedelta(seconds=20), "with_chain": True, **choices}
+    given = {"audience": "entity:bob", "now": now(), "life": timedelta(seconds=20), "with_chain": True, **choices}
     return sealing.seal(envelope.write(kind, body, sender, answers=answers, **given), there.bob.identity.public_key)
 
 
@@ -323,7 +328,7 @@ def test_others_answers(there: Neighbours) -> None:
         (answer_of(there, there.alice, kind="decided"), "not an answer to what was asked"),
         (answer_of(there, there.node), "only entities ask and answer each other"),
         (answer_of(there, there.alice, audience="entity:carol"), "addressed to somebody else"),
-        (answer_of(there, there.alice, now=NOW - timedelta(minutes=10)), "has expired"),
+        (answer_of(there, there.alice, now=now() - timedelta(minutes=10)), "has expired"),
         (answer_of(there, there.alice, with_chain=False), "does not carry its certificate chain"),
         (sealing.unseal(answer_of(there, there.alice), there.bob.key), "is not sealed"),
         (sealing.seal(b"x", there.alice.identity.public_key), "not sealed to this key"),

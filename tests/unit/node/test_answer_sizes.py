@@ -14,6 +14,7 @@ from little_network import HOUR, LittleNetwork, fresh_uuid, payload_of, read_uui
 from pki import T0
 
 from tdn.confined import frames
+from tdn.errors import Absent, UsageError
 from tdn.node import questions, searching
 from tdn.node.policy import EVERYBODY
 from tdn.node.questions import Desk, discovered
@@ -21,7 +22,7 @@ from tdn.node.searching import ANSWER_BYTES, read_result, search
 from tdn.protocol.times import format_time
 from tdn.store.search import FoundTopic, Reader
 from tdn.store.view import View
-from tdn.trust import openings, statements
+from tdn.trust import envelope, openings, statements
 
 NOW = T0 + timedelta(minutes=1)
 COUNT = 110
@@ -62,7 +63,9 @@ def test_openings_count(reader: Reader, asked: dict[str, Any]) -> None:
         topics, place = read_result(result)
         for topic in topics:
             assert topic.opening is not None
-            assert openings.read(topic.opening, str(payload_of(topic.advertisement)["hidden"])).as_object() == LONGEST
+            opened = openings.read(topic.opening, str(payload_of(topic.advertisement)["hidden"]))
+            assert opened.access is not None
+            assert opened.access.as_object() == LONGEST
         found += [topic.uuid for topic in topics]
         answers += 1
         if place is None:
@@ -197,3 +200,72 @@ def test_a_status_takes_no_more_than_is_reckoned(desk: Desk) -> None:
     """The number that answers are cut by is not smaller than a real status with the names of a real network."""
     topic = replace(renewed(), owner="o" * 63, expires=format_time(T0 + 10_000 * HOUR), seq=2**53)
     assert len(status_in(desk, topic, NOW)) <= searching._STATUS_BYTES
+
+
+# --- changes of what somebody follows ---
+
+CHANGES = 260
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Reader]]:
+    """A collection that bob follows, to and from which a topic went many times."""
+    path = Path(tmp_path_factory.mktemp("followed")) / "view.db"
+    log = NET.log()
+    place, topic = log.collection(), log.advertised()
+    assert log.change("watch", "bob", uuid=place).status == "accepted"
+    for number in range(CHANGES):
+        kind = "remove" if number % 2 else "add"
+        assert log.change(kind, "alice", collection=place, uuid=topic).status == "accepted"
+    view = View(path)
+    view.apply_all([(record.seq, record.raw) for record in log.records], durable=False)
+    view.close()
+    with closing(Reader(path)) as reader:
+        yield place, reader
+
+
+def changes(desk: Desk, reader: Reader, uuid: str, since: Any, who: str = "bob") -> Any:
+    entity = NET.entity(who)
+    raw = NET.request("changes", {"uuid": uuid, "since": since}, entity, audience="node:n1")
+    (answer,) = questions.answer(desk, envelope.authenticate(raw, lambda _: entity.identity), reader, NOW)
+    return answer
+
+
+@pytest.mark.parametrize("page_bytes", [5_000, questions._PAGE_BYTES])
+def test_changes_count(desk: Desk, followed: tuple[str, Reader], monkeypatch: pytest.MonkeyPatch, page_bytes: int) -> None:
+    """T29: many changes come in several answers, each that can be sent; each says how many there are, and none is missing or twice."""
+    monkeypatch.setattr(questions, "_PAGE_BYTES", page_bytes)
+    uuid, reader = followed
+    versions: list[int] = []
+    answers = 0
+    while len(versions) < CHANGES:
+        answer = changes(desk, reader, uuid, len(versions))
+        assert answer.kind == "changed"
+        lines = answer.tail.split(b"\n")
+        assert len(answer.tail) <= page_bytes
+        assert answer.body == {"version": CHANGES, "count": len(lines)}
+        versions += [statements.read(line, statements.by_roots(NET.pki.roots)).payload["version"] for line in lines]
+        answers += 1
+    assert versions == list(range(1, CHANGES + 1))
+    assert answers > 1
+    assert changes(desk, reader, uuid, CHANGES) == questions.Answer("changed", {"version": CHANGES, "count": 0})
+
+
+def test_a_version_in_another_spelling(desk: Desk, followed: tuple[str, Reader]) -> None:
+    """To JSON, 259.0 is a whole number too; beyond the last there is none, in any spelling."""
+    uuid, reader = followed
+    assert changes(desk, reader, uuid, float(CHANGES - 1)).body == {"version": CHANGES, "count": 1}
+    for later in (CHANGES + 1, float(CHANGES + 1), 10**30):
+        with pytest.raises(UsageError, match="there is no version"):
+            changes(desk, reader, uuid, later)
+
+
+def test_changes_of_what_one_does_not_follow(desk: Desk, followed: tuple[str, Reader]) -> None:
+    """T35: to its owner who does not follow it, and of what there is not, the same words."""
+    uuid, reader = followed
+    words = []
+    for who, asked in (("alice", uuid), ("bob", fresh_uuid(4711))):
+        with pytest.raises(Absent) as caught:
+            changes(desk, reader, asked, 0, who)
+        words.append(caught.value.message.replace(asked, "UUID"))
+    assert words == ["there is no UUID that you follow"] * 2

@@ -36,7 +36,35 @@ LISTS: list[dict[str, Any]] = [
     {"discover_allow": ["*", "alice", "institution:Zürich"]},
     {"discover_allow": ["a"], "discover_deny": [f"e{number}" for number in range(500)]},
 ]
-OPENINGS = [{"access": {"salt": "A" * 22, "value": lists}} for lists in LISTS]
+SIDES = ("allow", "deny")
+EVERY_LIST = {
+    f"{subject}_{side}": ["*"]
+    for subject in ("discover", "hierarchy", "register", "add", "owner", "watch", "include")
+    for side in SIDES
+}
+LISTS.append(EVERY_LIST)
+HOSTING: list[dict[str, Any]] = [
+    {"allow_children": False},
+    {"allow_children": True, "max_depth": 0, "max_width": 1_000_000},
+    {"allow_children": True, "max_depth": 3},
+]
+LIMITS = {"breadth": 0, "depth": 3, "topics": 1_000_000}
+GATHERING: dict[str, Any] = {"fixed": False, "limits": LIMITS, "child_collections": True, "inclusion": False}
+MEMBERS = [f"3f0c9b52-7a1e-4c83-9d41-{number:012x}" for number in range(1001)]
+COUNTERSIGNED = "eyJ.eyJ.A-_"
+
+
+def opened(**claims: Any) -> dict[str, Any]:
+    return {name: {"salt": "A" * 22, "value": value} for name, value in claims.items()}
+
+
+OPENINGS: list[dict[str, Any]] = [
+    *(opened(access=lists) for lists in LISTS),
+    opened(access={}, hosting=HOSTING[1], parent=UUID),
+    opened(access={}, gathering={**GATHERING, "notifications": UUID}, members=MEMBERS[:2]),
+    {name: {"digest": DIGEST} for name in ("access", "hosting", "parent", "gathering", "members")},
+    {"access": {"digest": DIGEST}, **opened(gathering={**GATHERING, "notifications": UUID})},
+]
 CREATE = {
     "creator": "alice",
     "institution": "Example",
@@ -44,9 +72,38 @@ CREATE = {
     "descriptor": DESCRIPTORS[0],
     "synopsis": {"type": "string", "placeholder": "{uuid}"},
 }
+COLLECTION = {**CREATE, "gathering": GATHERING}
+REGISTER = {**CREATE, "parent": UUID}
+RECEIPT = {
+    "v": 1,
+    "network": HEX,
+    "kind": "advertise",
+    "principal": "entity:alice",
+    "request": "12345678",
+    "seq": 1,
+    "head": HEX,
+    "at": TIME,
+}
+NOTIFICATION = {
+    "v": 1,
+    "network": HEX,
+    "subject": UUID,
+    "watcher": "bob",
+    "version": 1,
+    "change": "added",
+    "uuid": UUID,
+    "kind": "topic",
+    "in": UUID,
+    "seq": 1,
+    "at": TIME,
+}
 #: One sound value of each kind, or several.
 SOUND: dict[str, list[dict[str, Any]]] = {
-    "advertise": [{"uuid": UUID, "opening": opening} for opening in OPENINGS],
+    "add": [{"collection": UUID, "uuid": UUID}, {"collection": UUID, "uuid": UUID, "countersigned": COUNTERSIGNED}],
+    "advertise": [
+        *({"uuid": UUID, "opening": opening} for opening in OPENINGS),
+        {"uuid": UUID, "opening": OPENINGS[0], "countersigned": [COUNTERSIGNED] * 100},
+    ],
     "advertisement": [
         {
             "v": 1,
@@ -66,11 +123,25 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         }
         for descriptor in DESCRIPTORS
     ],
+    "changed": [{"version": 0, "count": 0}, {"version": 10_000, "count": 3}],
+    "changes": [{"uuid": UUID, "since": 0}, {"uuid": UUID, "since": 7, "follow": True, "after": 12}],
+    "countersign": [
+        {"right": "discover", "uuid": UUID, "entity": "bob"},
+        {"right": "register", "uuid": UUID, "entity": "bob"},
+        {"right": "include", "uuid": UUID, "entity": "bob", "collection": UUID},
+    ],
     "create": [
         *({**CREATE, "descriptor": descriptor} for descriptor in DESCRIPTORS),
         *({**CREATE, "lists": lists} for lists in LISTS),
+        *({**CREATE, "hosting": hosting} for hosting in HOSTING),
+        COLLECTION,
+        {**COLLECTION, "lists": EVERY_LIST, "members": MEMBERS[:1000]},
+        {**COLLECTION, "members": []},
     ],
-    "created": [{"uuid": UUID, "opening": opening} for opening in OPENINGS],
+    "created": [
+        *({"uuid": UUID, "opening": opening} for opening in OPENINGS),
+        {"uuid": UUID, "opening": OPENINGS[0], "cut": True},
+    ],
     "decided": [{}],
     "descriptor": DESCRIPTORS,
     "discover": [
@@ -121,34 +192,50 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {"node": "n1", "institution": "Example", "policy": {"answers": ["*"]}, "network": HEX, "seq": 0, "peers": ["n1", "n2"]}
     ],
     "lookup": [{"principal": "entity:alice"}],
+    "move": [
+        {"uuid": UUID, "from": UUID, "to": UUID},
+        {"uuid": UUID, "from": UUID, "to": UUID, "countersigned": COUNTERSIGNED},
+    ],
+    "notification": [
+        NOTIFICATION,
+        *({**NOTIFICATION, "change": change} for change in ("removed", "expired", "withdrawn")),
+        {name: value for name, value in {**NOTIFICATION, "kind": "collection"}.items() if name != "in"},
+    ],
     "opening": OPENINGS,
     "peer": [{"answers": True}, {"answers": False}],
     "peered": [{"session": "ab" * 16}],
+    "place": [{"depth": 0}, {"depth": 3, "in": UUID}],
+    "placed": [{"page": 1, "last": True, "count": 0}, {"page": 2, "last": False, "count": 3, "cursor": UUID}],
     "receipt": [
-        {
-            "v": 1,
-            "network": HEX,
-            "kind": "advertise",
-            "principal": "entity:alice",
-            "request": "12345678",
-            "seq": 1,
-            "head": HEX,
-            "at": TIME,
-            "uuid": UUID,
-            "digest": DIGEST,
-            "expires": TIME,
-        }
+        {**RECEIPT, "uuid": UUID, "digest": DIGEST, "expires": TIME},
+        {**RECEIPT, "kind": "renew", "uuid": UUID, "digest": DIGEST, "expires": TIME, "cut": True},
+        {**RECEIPT, "kind": "add", "collection": UUID, "uuid": UUID},
+        {**RECEIPT, "kind": "watch", "uuid": UUID, "version": 0, "expires": TIME},
     ],
     "record": [
         {"v": 1, "kind": "tick", "node": "n1", "at": TIME},
         {"v": 1, "kind": "renew", "node": "n1", "at": TIME, "tail": DIGEST},
+        {"v": 1, "kind": "register", "node": "n1", "at": TIME, "tail": DIGEST, "minted": {"uuid": UUID, "seed": "A" * 22}},
+        *({"v": 1, "kind": kind, "node": "n1", "at": TIME} for kind in ("add", "remove", "move", "watch", "unwatch")),
     ],
+    "register": [
+        REGISTER,
+        *({**REGISTER, "hosting": hosting, "lists": EVERY_LIST} for hosting in HOSTING),
+        {**REGISTER, "countersigned": COUNTERSIGNED},
+    ],
+    "remove": [{"collection": UUID, "uuid": UUID}],
     "renew": [{"uuid": UUID, "lifetime_seconds": 1}],
     "revoke": [{"principal": "node:n1", "issued_until": TIME, "keys": [HEX]}],
     "rules": [{"rules": 1}],
     "show": [{"uuid": UUID}],
     "shown": [{"uuid": UUID}, {"uuid": UUID, "opening": OPENINGS[1]}],
     "status": [{"v": 1, "network": HEX, "uuid": UUID, "owner": "alice", "expires": TIME, "state": "live", "seq": 1, "at": TIME}],
+    "tree": [
+        *({"uuid": UUID, "what": what} for what in ("parents", "children", "tree", "topics", "collections", "of")),
+        {"uuid": UUID, "what": "tree", "depth": 1, "cursor": UUID, "countersigned": COUNTERSIGNED, "after": 3},
+    ],
+    "unwatch": [{"uuid": UUID}],
+    "watch": [{"uuid": UUID}],
     "welcome": [{"session": "ab" * 16, "network": HEX, "node": "n1", "institution": "Example"}],
     "withdraw": [{"uuid": UUID}],
 }
@@ -157,7 +244,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
 def test_every_kind_has_a_schema_and_a_sample() -> None:
     """A new kind of message needs its schema, and a sound value here."""
     assert set(KINDS) == set(SOUND)
-    assert set(KINDS) == BODY_KINDS | STATEMENT_KINDS | {"envelope", "record", "descriptor", "opening"}
+    assert set(KINDS) == BODY_KINDS | STATEMENT_KINDS | {"envelope", "record", "descriptor", "opening", "place"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -216,13 +303,144 @@ def test_sealed_descriptor_is_bounded(member: str, value: Any) -> None:
     ],
     ids=lambda names: str(names)[:30],
 )
-@pytest.mark.parametrize("member", ["discover_allow", "discover_deny"])
+@pytest.mark.parametrize("member", sorted(EVERY_LIST))
 def test_lists_name_somebody(member: str, names: Any) -> None:
-    """T18: a list has names that can be meant, each once, and at least one."""
-    with pytest.raises(MalformedMessage):
-        schemas.check("create", {**CREATE, "lists": {member: names}})
+    """T18, T23, T32: a list has names that can be meant, each once, and at least one; whatever it is about."""
+    for kind, body in (("create", CREATE), ("create", COLLECTION), ("register", REGISTER)):
+        with pytest.raises(MalformedMessage):
+            schemas.check(kind, {**body, "lists": {member: names}})
     with pytest.raises(MalformedMessage):
         schemas.check("opening", {"access": {"salt": "A" * 22, "value": {member: names}}})
+
+
+NO_LIMITS = [-1, 1_000_001, 2**63, 10**30, 1.5, "3", "", None, True, [], {}]
+
+
+@pytest.mark.parametrize("value", NO_LIMITS, ids=repr)
+@pytest.mark.parametrize("limit", ["max_depth", "max_width"])
+def test_limits_of_a_hierarchy(limit: str, value: Any) -> None:
+    """T23: whole numbers from 0 (no limit) to a million; in what is asked and in what an opening shows."""
+    hosting = {"allow_children": True, limit: value}
+    for kind, body in (("create", CREATE), ("register", REGISTER)):
+        with pytest.raises(MalformedMessage, match=limit):
+            schemas.check(kind, {**body, "hosting": hosting})
+    with pytest.raises(MalformedMessage):
+        schemas.check("opening", opened(access={}, hosting=hosting))
+
+
+@pytest.mark.parametrize("value", NO_LIMITS, ids=repr)
+@pytest.mark.parametrize("limit", ["breadth", "depth", "topics"])
+def test_limits_of_a_collection(limit: str, value: Any) -> None:
+    """T32: the same, of each of the three."""
+    gathering = {**GATHERING, "limits": {**LIMITS, limit: value}}
+    with pytest.raises(MalformedMessage, match=limit):
+        schemas.check("create", {**CREATE, "gathering": gathering})
+    with pytest.raises(MalformedMessage):
+        schemas.check("opening", opened(access={}, gathering={**gathering, "notifications": UUID}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        # T4: nobody brings a UUID of its own, of a child or of a collection's change topic.
+        ("register", {**REGISTER, "uuid": UUID}),
+        ("create", {**COLLECTION, "gathering": {**GATHERING, "notifications": UUID}}),
+        # What is asked for is either a child or a collection, and a child is not asked for by `create`.
+        ("create", {**CREATE, "parent": UUID}),
+        ("create", {**CREATE, "countersigned": COUNTERSIGNED}),
+        ("register", {**REGISTER, "gathering": GATHERING}),
+        ("register", {**REGISTER, "members": [UUID]}),
+        ("register", {**REGISTER, "opening": OPENINGS[0]}),
+        ("register", CREATE),
+        ("register", {**REGISTER, "parent": "x"}),
+        ("register", {**REGISTER, "parent": [UUID]}),
+        ("create", {**CREATE, "hosting": {}}),
+        ("create", {**CREATE, "hosting": {"max_depth": 1}}),
+        ("create", {**CREATE, "hosting": {"allow_children": 1}}),
+        ("create", {**CREATE, "hosting": {"allow_children": True, "max_topics": 1}}),
+        *(
+            ("create", {**CREATE, "gathering": {name: value for name, value in GATHERING.items() if name != missing}})
+            for missing in GATHERING
+        ),
+        *(("create", {**CREATE, "gathering": {**GATHERING, name: "yes"}}) for name in GATHERING),
+        ("create", {**CREATE, "gathering": {**GATHERING, "limits": {"breadth": 1, "depth": 1}}}),
+        ("create", {**CREATE, "gathering": {**GATHERING, "limits": {**LIMITS, "width": 1}}}),
+        # T32: a thousand members, each once, by their UUIDs.
+        ("create", {**COLLECTION, "members": MEMBERS}),
+        ("create", {**COLLECTION, "members": [UUID, UUID]}),
+        ("create", {**COLLECTION, "members": ["alice"]}),
+        ("create", {**COLLECTION, "members": UUID}),
+        # T33: a hundred countersignatures of bounded size.
+        ("advertise", {"uuid": UUID, "opening": OPENINGS[0], "countersigned": [COUNTERSIGNED] * 101}),
+        ("advertise", {"uuid": UUID, "opening": OPENINGS[0], "countersigned": COUNTERSIGNED}),
+        ("add", {"collection": UUID, "uuid": UUID, "countersigned": f"a.b.{'c' * 4093}"}),
+        ("add", {"collection": UUID, "uuid": UUID, "countersigned": "a.b"}),
+        ("add", {"collection": UUID, "uuid": UUID, "countersigned": "a.b.c~d.e.f"}),
+        ("add", {"collection": UUID, "uuid": UUID, "countersigned": [COUNTERSIGNED]}),
+        ("add", {"uuid": UUID}),
+        ("add", {"collection": UUID}),
+        ("remove", {"collection": UUID, "uuid": UUID, "countersigned": COUNTERSIGNED}),
+        ("move", {"uuid": UUID, "from": UUID}),
+        ("move", {"uuid": UUID, "to": UUID}),
+        ("move", {"uuid": UUID, "collection": UUID, "to": UUID}),
+        # T27, T33: rights that there are, for one entity.
+        ("countersign", {"right": "withdraw", "uuid": UUID, "entity": "bob"}),
+        ("countersign", {"right": "include", "uuid": UUID, "entity": "*"}),
+        ("countersign", {"right": "include", "uuid": UUID, "entity": "institution:X"}),
+        ("countersign", {"right": "include", "uuid": UUID}),
+        ("countersign", {"right": ["include"], "uuid": UUID, "entity": "bob"}),
+        # T29: for oneself alone, from a version that there can be.
+        ("watch", {"uuid": UUID, "entity": "bob"}),
+        ("watch", {}),
+        ("unwatch", {"uuid": UUID, "watcher": "bob"}),
+        ("changes", {"uuid": UUID}),
+        *(("changes", {"uuid": UUID, "since": since}) for since in (-1, "0", 1.5, None)),
+        ("changes", {"uuid": UUID, "since": 0, "follow": "yes"}),
+        ("changes", {"uuid": UUID, "since": 0, "watcher": "bob"}),
+        ("changed", {"version": -1, "count": 0}),
+        ("notification", {**NOTIFICATION, "version": 0}),
+        ("notification", {**NOTIFICATION, "change": "renewed"}),
+        ("notification", {**NOTIFICATION, "watcher": "*"}),
+        ("notification", {**NOTIFICATION, "kind": "member"}),
+        # T27, T36: places.
+        *(("tree", {"uuid": UUID, "what": "tree", "depth": depth}) for depth in (0, -1, 1_000_001, "1", 1.5, None)),
+        ("tree", {"uuid": UUID, "what": "ancestors"}),
+        ("tree", {"uuid": UUID}),
+        ("tree", {"uuid": UUID, "what": "tree", "cursor": "c"}),
+        ("place", {"depth": -1}),
+        ("place", {"in": UUID}),
+        ("placed", {"page": 0, "last": True, "count": 0}),
+        # What a node adds to a record is all of it, and its own.
+        *(
+            ("record", {"v": 1, "kind": "register", "node": "n1", "at": TIME, "minted": minted})
+            for minted in (
+                *({}, {"uuid": UUID}, {"seed": "A" * 22}, {"uuid": UUID, "seed": "A" * 21}, {"uuid": UUID, "seed": "A" * 23}),
+                *({"uuid": UUID, "seed": "=" * 22}, {"uuid": UUID, "seed": "A" * 22, "created": TIME}, UUID),
+            )
+        ),
+        # A countersignature is carried in requests; the log never has it as a record of its own.
+        ("record", {"v": 1, "kind": "countersign", "node": "n1", "at": TIME}),
+        # A claim is open with salt and value, or closed with its digest alone.
+        ("opening", {"access": {"digest": DIGEST, "salt": "A" * 22, "value": {}}}),
+        ("opening", {"access": {"digest": "A" * 42}}),
+        ("opening", {"access": {}}),
+        ("opening", {"access": {"salt": "A" * 22}}),
+        ("opening", {}),
+        ("opening", opened(parent=UUID)),
+        ("opening", opened(access={}, owner="alice")),
+        ("opening", opened(access={}, gathering=GATHERING)),
+        ("opening", opened(access={}, members=MEMBERS)),
+        ("opening", opened(access={}, parent="x")),
+        ("receipt", {**RECEIPT, "cut": False}),
+        ("receipt", {**RECEIPT, "seed": "A" * 22}),
+        ("created", {"uuid": UUID, "opening": OPENINGS[0], "cut": False}),
+    ],
+    ids=lambda value: str(value)[:60] if isinstance(value, dict) else value,
+)
+def test_trees_on_the_wire(kind: str, body: dict[str, Any]) -> None:
+    """T4, T23 to T36: hierarchies, collections and watches: what does not fit is refused by both validators."""
+    assert not ours(kind, body)
+    assert not theirs(kind, body)
 
 
 @pytest.mark.parametrize("salt", ["A" * 21, "A" * 65, "A" * 21 + "=", 7])
@@ -337,7 +555,9 @@ def test_two_validators_agree(sample: tuple[str, Any]) -> None:
     [
         *(("advertise", "uuid"), ("envelope", "jti"), ("envelope", "iss"), ("envelope", "aud"), ("envelope", "tail")),
         *(("create", "creator"), ("create", "institution"), ("record", "at"), ("record", "node"), ("lookup", "principal")),
-        *(("receipt", "head"), ("genesis", "salt"), ("welcome", "session")),
+        *(("receipt", "head"), ("genesis", "salt"), ("welcome", "session"), ("add", "collection"), ("add", "countersigned")),
+        *(("register", "parent"), ("move", "from"), ("move", "to"), ("tree", "cursor"), ("countersign", "entity")),
+        *(("notification", "subject"), ("notification", "watcher"), ("notification", "in"), ("place", "in"), ("watch", "uuid")),
     ],
 )
 def test_no_newline_slips_through(kind: str, name: str) -> None:

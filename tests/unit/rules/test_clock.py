@@ -122,7 +122,7 @@ def test_one_tick_ends_a_bounded_number(net: LittleNetwork) -> None:
     log = net.log(())
     many = clock.MAX_ENDS + 5
     uuids = [fresh_uuid() for _ in range(many)]
-    topic = {"state": "live", "expires": at(1), "owner": "alice"}
+    topic = {"kind": "topic", "state": "live", "expires": at(1), "owner": "alice"}
     log.state.write(
         Outcome(
             "accepted",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,13 +22,15 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, fresh_id, fresh_uuid, read_uuid
+from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, Log, fresh_id, fresh_uuid, read_uuid
 from pki import T0
 
 from tdn.errors import UnknownRules
+from tdn.protocol import jsontext, schemas
 from tdn.protocol.times import format_time
 from tdn.rules.state import Outcome
-from tdn.trust import signing
+from tdn.trust import openings, signing
+from tdn.trust.certificates import encode_chain
 
 NET = LittleNetwork("machine")
 ENTITIES = ("alice", "bob", "carol")
@@ -238,68 +242,208 @@ def _changed(payload: dict[str, Any], draw: st.DrawFn) -> dict[str, Any]:
         return payload
 
 
-@st.composite
-def hostile_records(draw: st.DrawFn) -> bytes:
-    """Records with a right signature of a node or an entity over something that is wrong in one place."""
-    alice, node = NET.entity("alice"), NET.node("n1")
-    uuid = fresh_uuid(draw(st.integers(1, 3)) << 20)
-    claims: dict[str, Any] = {
+def prepared() -> tuple[Log, list[str]]:
+    """A log with a hierarchy, collections in each other and watches, and its UUIDs: records about them are not refused at the door."""
+    log = NET.log()
+    root = log.advertised(hosting={"allow_children": True, "max_depth": 3, "max_width": 3})
+    child = log.child(root, hosting={"allow_children": True})
+    topic, of_bob = log.advertised(), log.advertised("bob")
+    options = {"child_collections": True, "inclusion": True, "lists": {"owner_allow": ["*"]}}
+    outer = log.collection(limits={"breadth": 3, "depth": 3, "topics": 3}, **options)
+    inner = log.collection(members=[topic], limits={"topics": 2}, **options)
+    for kind, body in (
+        ("add", {"collection": outer, "uuid": child}),
+        ("watch", {"uuid": outer}),
+        ("watch", {"uuid": root}),
+        ("watch", {"uuid": inner}),
+    ):
+        assert log.change(kind, "alice", **body).status == "accepted"
+    return log, [root, child, topic, of_bob, outer, inner, fresh_uuid()]
+
+
+PREPARED, UUIDS = prepared()
+ROOT, CHILD, TOPIC, OF_BOB, OUTER, INNER, NOWHERE = UUIDS
+SEED = "s" * 22
+GATHERING = {
+    "fixed": False,
+    "limits": {"breadth": 3, "depth": 2, "topics": 3},
+    "child_collections": True,
+    "inclusion": True,
+    "notifications": NOWHERE,
+}
+OPENINGS: list[dict[str, Any]] = [
+    {"access": {}},
+    {"access": {"discover_deny": ["bob"]}, "hosting": {"allow_children": True, "max_width": 0}},
+    {"access": {}, "hosting": {"allow_children": True}, "parent": ROOT},
+    {"access": {"add_allow": ["*"]}, "gathering": GATHERING, "members": []},
+    {"access": {"owner_allow": ["*"]}, "gathering": GATHERING, "members": [TOPIC, INNER]},
+]
+#: By kind, what alice could send of it with success; of the last three, what she may not, or what is no record.
+SOUND: dict[str, dict[str, Any]] = {
+    "renew": {"uuid": TOPIC, "lifetime_seconds": 60},
+    "withdraw": {"uuid": ROOT},
+    "advertise": {"uuid": NOWHERE, "opening": {}},
+    "hello": {},
+    "register": {
+        "creator": "alice",
+        "institution": "local",
+        "lifetime_seconds": 3600,
+        "descriptor": {"kind": "path", "path": "a/b"},
+        "synopsis": {"type": "string", "placeholder": "{uuid}"},
+        "lists": {"discover_allow": ["bob"], "register_deny": ["*"]},
+        "hosting": {"allow_children": True, "max_depth": 1, "max_width": 2},
+        "parent": CHILD,
+    },
+    "add": {"collection": OUTER, "uuid": INNER},
+    "remove": {"collection": OUTER, "uuid": CHILD},
+    "move": {"uuid": TOPIC, "from": INNER, "to": OUTER},
+    "watch": {"uuid": CHILD},
+    "unwatch": {"uuid": OUTER},
+    "tick": {},
+    "enrol": {"chain": encode_chain(NET.entity("alice").identity.chain)},
+    "revoke": {"principal": "entity:bob", "issued_until": format_time(T0), "keys": []},
+    "rules": {"rules": 3},
+    "genesis": {
+        "operator": encode_chain(NET.entity("alice").identity.chain),
+        "roots": ["AAAA"],
+        "rules": 3,
+        "created": format_time(T0),
+        "salt": "00" * 16,
+    },
+    "countersign": {"right": "include", "uuid": TOPIC, "entity": "bob"},
+}
+BY_OPERATOR = {"enrol", "revoke", "rules", "genesis"}
+
+
+def begun() -> Log:
+    """That log once more, for one test to go on with."""
+    return Log(NET, copy.deepcopy(PREPARED.state), list(PREPARED.records))
+
+
+def advertised_by_hand(uuid: str, opening: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload of an advertisement, put together here so that any part of it can be wrong."""
+    return {
         "v": 1,
-        "iss": str(alice.identity.name),
+        "kind": "collection" if "gathering" in opening else "topic",
+        "uuid": uuid,
+        "network": NET.id,
+        "creator": "alice",
+        "creator_key": NET.entity("alice").identity.name.key_hash,
+        "institution": "local",
+        "created": format_time(T0),
+        "expires": format_time(T0 + HOUR),
+        "lifetime_seconds": 3600,
+        "descriptor": {"kind": "path", "path": "a/b"},
+        "synopsis": {"type": "string", "placeholder": "{uuid}", "value": uuid},
+        "node": "n1",
+        "hidden": openings.digest_of(opening),
+    }
+
+
+def written(
+    kind: str,
+    claims: dict[str, Any],
+    payload: dict[str, Any],
+    minted: dict[str, Any] | None = None,
+    issued: int = int(T0.timestamp()),
+) -> bytes:
+    """A record with right signatures over whatever is given."""
+    alice, node = NET.entity("alice"), NET.node("n1")
+    tail = None
+    if minted is not None:
+        tail = signing.sign("advertisement", minted, node.key, chain=node.identity.chain, with_chain=True, issued=issued)
+    request = signing.sign(kind, claims, alice.key, chain=alice.identity.chain, with_chain=kind == "hello", tail=tail)
+    return signing.sign("record", payload, node.key, chain=node.identity.chain, tail=request)
+
+
+def sound(kind: str, body: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The claims of alice's request and the payload of the node's record."""
+    claims = {
+        "v": 1,
+        "iss": str(NET.entity("alice").identity.name),
         "aud": NET.audience,
         "iat": int(T0.timestamp()),
         "exp": int(T0.timestamp()) + 3600,
         "jti": fresh_id(),
-        "body": {"uuid": uuid, "lifetime_seconds": 3600},
+        "body": SOUND[kind] if body is None else body,
     }
-    kind = draw(st.sampled_from(["renew", "withdraw", "advertise", "hello", "enrol", "revoke", "rules", "tick", "genesis"]))
-    if kind != "renew":
-        claims["body"].pop("lifetime_seconds")
+    payload: dict[str, Any] = {"v": 1, "kind": kind, "node": "n1", "at": format_time(T0)}
+    return claims, {**payload, "minted": {"uuid": fresh_uuid(), "seed": SEED}} if kind == "register" else payload
+
+
+@st.composite
+def hostile_records(draw: st.DrawFn) -> bytes:
+    """Records with a right signature of a node or an entity over something that is wrong in one place, or names something else."""
+    kind = draw(st.sampled_from(sorted(SOUND)))
+    places = st.sampled_from([*UUIDS, *(fresh_uuid(number << 20) for number in (1, 2, 3))])
+    claims, payload = sound(kind)
+    named = [name for name in ("uuid", "collection", "from", "to", "parent") if name in claims["body"]]
+    if draw(st.booleans()):
+        claims["body"] = {**claims["body"], **{name: draw(places) for name in named}}
+    if kind in ("add", "move", "register") and draw(st.booleans()):
+        word = draw(st.sampled_from([("include", OF_BOB), ("include", INNER), ("register", ROOT), ("discover", ROOT)]))
+        claims["body"] = {**claims["body"], "countersigned": NET.countersign(NET.entity("bob"), *word, "alice")}
+    if kind == "register" and draw(st.booleans()):
+        payload["minted"] = draw(st.fixed_dictionaries({"uuid": places, "seed": st.just(SEED)}) | st.none() | json_values)
     where = draw(st.sampled_from(["request", "record", "advertisement", "nowhere"]))
-    tail = None
+    minted, issued = None, int(T0.timestamp())
     if kind == "advertise":
-        minted: dict[str, Any] = {
-            "v": 1,
-            "kind": "topic",
-            "uuid": uuid,
-            "network": NET.id,
-            "creator": "alice",
-            "creator_key": alice.identity.name.key_hash,
-            "institution": "local",
-            "created": format_time(T0),
-            "expires": format_time(T0 + HOUR),
-            "lifetime_seconds": 3600,
-            "descriptor": {"kind": "path", "path": "a/b"},
-            "synopsis": {"type": "string", "placeholder": "{uuid}", "value": uuid},
-            "node": "n1",
-        }
-        issued: Any = int(T0.timestamp())
+        chosen = draw(st.sampled_from(OPENINGS))
+        opening = openings.conceal(_changed(chosen, draw) if draw(st.booleans()) else chosen, SEED)
+        claims["body"] = {"uuid": claims["body"]["uuid"], "opening": opening}
+        minted = advertised_by_hand(claims["body"]["uuid"], opening)
+        if draw(st.integers(0, 4)) == 0:
+            claims["body"]["opening"] = openings.disclose(opening, draw(st.sets(st.sampled_from(sorted(opening)))))
         if where == "advertisement":
             minted = _changed(minted, draw)
             issued = draw(st.sampled_from([issued, 0, 32503679999]))
-        tail = signing.sign("advertisement", minted, node.key, chain=node.identity.chain, with_chain=True, issued=issued)
     if where == "request":
         claims = _changed(claims, draw)
-    request = signing.sign(kind, claims, alice.key, chain=alice.identity.chain, with_chain=kind == "hello", tail=tail)
-    payload: dict[str, Any] = {"v": 1, "kind": kind, "node": "n1", "at": format_time(T0)}
     if where == "record":
         payload = _changed(payload, draw)
-    return signing.sign("record", payload, node.key, chain=node.identity.chain, tail=request)
+    return written(kind, claims, payload, minted, issued)
 
 
-@settings(max_examples=200)
+def test_hostile_records_begin_as_sound_ones() -> None:
+    """What the next test breaks was whole: every kind that the log knows, and what carries openings of every form."""
+    assert {*SOUND} == {*schemas.load("record")["properties"]["kind"]["enum"], "countersign"}
+    expected = dict.fromkeys(SOUND, "accepted") | dict.fromkeys(BY_OPERATOR, "refused") | {"countersign": "void"}
+    found = {}
+    for kind in SOUND:
+        if kind != "advertise":
+            found[kind] = begun().append(written(kind, *sound(kind))).status
+    for claims in OPENINGS:
+        log, uuid, opening = begun(), fresh_uuid(), openings.conceal(claims, SEED)
+        if "parent" in claims:
+            asked = {name: value for name, value in SOUND["register"].items() if name != "lists"}
+            request, record = sound("register", {**asked, "hosting": claims["hosting"], "parent": claims["parent"]})
+            record["minted"]["uuid"] = uuid
+            assert log.append(written("register", request, record)).status == "accepted"
+        request, record = sound("advertise", {"uuid": uuid, "opening": opening})
+        outcome = log.append(written("advertise", request, record, advertised_by_hand(uuid, opening)))
+        assert outcome.status == "accepted", outcome
+        found["advertise"] = outcome.status
+    assert found == expected
+
+
+@settings(max_examples=300)
 @given(st.lists(hostile_records(), min_size=1, max_size=4))
 def test_nothing_signed_stops_apply(records: list[bytes]) -> None:
-    """Every record has an outcome: an exception here would stop every node of the network at the same place."""
-    log = NET.log()
+    """Every record has an outcome: an exception here would stop every node of the network at the same place. Time then ends all of it."""
+    log = begun()
     for raw in records:
         outcome = log.append(raw)
         assert outcome.status in ("accepted", "refused", "repeated", "void")
         # It is written to the store, so it must have a text.
-        from tdn.protocol import jsontext
-
         jsontext.canonical(outcome.as_fact())
-    log.tick(T0 + MINUTE)
+        for write in outcome.writes:
+            jsontext.canonical([write.space, write.key, write.value])
+    for later in (MINUTE, 2 * HOUR, 40 * DAY):
+        log.tick(T0 + later)
+    log.tick(T0 + 40 * DAY)
+    assert {fact["state"] for _, fact in log.state.all("topic")} <= {"withdrawn", "expired"}
+    for space in ("child", "member", "in", "size", "reserved", "settling", "pending", "watch", "watched", "change"):
+        assert list(log.state.all(space)) == [], space
 
 
 @given(st.binary(max_size=300))

@@ -9,7 +9,7 @@ from little_network import DAY, HOUR, MINUTE, NO_LISTS, SECOND, LittleNetwork, f
 from pki import T0, Pki
 
 from tdn.protocol.names import Role
-from tdn.rules import topics
+from tdn.rules import sight
 from tdn.trust import signing
 
 # --- advertise ---
@@ -337,12 +337,18 @@ def test_forbidden_and_absent_sound_alike(net: LittleNetwork, kind: str) -> None
     assert log.topic(there)["state"] == "live"
 
 
-def test_is_live_by_either_clock() -> None:
-    topic = {"state": "live", "expires": "2027-01-01T01:00:00Z"}
-    assert topics.is_live(topic, T0)
-    assert topics.is_live(topic, T0 + HOUR - SECOND)
-    assert not topics.is_live(topic, T0 + HOUR)
-    assert not topics.is_live({**topic, "state": "withdrawn"}, T0)
+def test_live_by_either_clock(net: LittleNetwork) -> None:
+    """T39: by the state that the log has given it, and by the clock of whoever asks, whichever ends it first."""
+    log = net.log()
+    uuid, other = log.advertised(lifetime=HOUR), log.advertised(lifetime=HOUR)
+    assert sight.live(log.state, uuid, T0) == log.topic(uuid)
+    assert sight.live(log.state, uuid, T0 + HOUR - SECOND) == log.topic(uuid)
+    assert sight.live(log.state, uuid, T0 + HOUR) is None
+    assert sight.live(log.state, fresh_uuid(), T0) is None
+    log.put("withdraw", net.withdraw(net.entity("alice"), uuid))
+    assert sight.live(log.state, uuid, T0) is None
+    log.tick(T0 + HOUR)
+    assert sight.live(log.state, other, T0) is None
 
 
 # --- requests and records ---

@@ -17,7 +17,7 @@ from pki import T0
 from population import ASKERS, INSTITUTIONS
 
 from tdn.protocol import descriptor as descriptors
-from tdn.protocol.access import Asker, Lists, lists
+from tdn.protocol.access import DISCOVER, Access, Asker, Lists, lists
 from tdn.protocol.names import Role
 from tdn.queries.times import ANY_TIME, Times
 from tdn.store import search as searching
@@ -110,7 +110,7 @@ class Store:
                 uuid=uuid,
                 at=plan.created,
                 lifetime=plan.lifetime,
-                lists=plan.lists.as_object(),
+                lists=Access({DISCOVER: plan.lists}).as_object(),
                 descriptor=descriptor,
             )
             records.append(NET.record("advertise", NET.advertise(who, token, at=plan.created), at=plan.created))
@@ -232,10 +232,11 @@ def multiply(path: Path, times: int) -> None:
             (times,),
         )
         columns = [row[1] for row in db.execute("PRAGMA table_info(topics)")]
-        changed = {"id": "id + i * 100000", "uuid": "uuid || '-' || i"}
+        changed = {"id": "id + i * 100000", "uuid": "uuid || '-' || i", "access": "access || '-' || i"}
         chosen = ", ".join(changed.get(name, name) for name in columns)
         db.execute(f"INSERT INTO topics SELECT {chosen} FROM topics, copies")
-        db.execute("INSERT INTO listed SELECT topic + i * 100000, side, who FROM listed, copies")
+        db.execute("INSERT INTO listed SELECT access || '-' || i, side, who FROM listed, copies")
+        db.execute("INSERT INTO sealed_for SELECT who, topic + i * 100000 FROM sealed_for, copies")
         db.commit()
 
 

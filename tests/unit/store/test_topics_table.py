@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +20,7 @@ from store_index import check_sound, contents, owners
 
 from tdn.node.policy import Policy, read_policy
 from tdn.protocol import descriptor as descriptors
-from tdn.protocol.access import Asker
+from tdn.protocol.access import Asker, Lists
 from tdn.protocol.names import Role
 from tdn.queries.compile import compile_query
 from tdn.queries.model import fold, indexed_text, indexed_values
@@ -26,7 +29,7 @@ from tdn.store.search import Reader, Search
 from tdn.store.topics import EVERYTHING, NOTHING, as_stored
 from tdn.store.view import View
 
-TABLES = ("topics", "listed", "property_values", "topic_text")
+TABLES = ("topics", "listed", "sealed_for", "property_values", "topic_text")
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +44,24 @@ def view(population: Population, tmp_path: Path) -> Iterator[View]:
     view.close()
 
 
+def digest_of(lists: Lists) -> str:
+    """By which topics that have the same lists share them: of their canonical text."""
+    sides = {"discover_allow": lists.allow and list(lists.allow), "discover_deny": list(lists.deny)}
+    text = json.dumps({side: names for side, names in sides.items() if names}, separators=(",", ":"), ensure_ascii=False)
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
 def expected_contents(population: Population, path: Path) -> dict[str, set[object]]:
     """What the indexes must hold, worked out from the descriptors."""
     with closing(sqlite3.connect(path)) as db:
         numbers = dict(db.execute("SELECT json_extract(value, '$.advertised'), key FROM facts WHERE space = 'topic'").fetchall())
     places = {uuid: number for number, uuid in numbers.items()}
-    result: dict[str, set[object]] = {"listed": set(), "property_values": set(), "topic_text": set()}
+    result: dict[str, set[object]] = {"listed": set(), "sealed_for": set(), "property_values": set(), "topic_text": set()}
     for known in population.topics:
-        number, subject = places[known.uuid], known.subject
-        result["listed"] |= {(number, 1, who) for who in known.lists.allow or ()} | {(number, 2, who) for who in known.lists.deny}
+        number, subject, access = places[known.uuid], known.subject, digest_of(known.lists)
+        result["listed"] |= {(access, 1, who) for who in known.lists.allow or ()} | {(access, 2, who) for who in known.lists.deny}
         if subject.descriptor["kind"] == "sealed":
-            result["listed"] |= {(number, 3, who) for who in known.lists.allow or ()}
+            result["sealed_for"] |= {(who, number) for who in known.lists.allow or ()}
         result["property_values"] |= {(key, as_stored(value), number) for key, value in indexed_values(subject.descriptor)}
         body = indexed_text(subject.descriptor, subject.synopsis)
         result["topic_text"] |= {(body[at : at + 3], number) for at in range(len(body) - 2)}
@@ -107,10 +117,40 @@ def test_expired_topics_leave_nothing_behind(population: Population, view: View)
     remaining = {row[0] for row in rows}
     for table, those in owners(view.path).items():
         assert those <= remaining, table
+    assert {row[0] for row in contents(view.path)["listed"]} == {row[12] for row in rows} - {None}
     at = T0 + 40 * DAY
     view.apply_all([(20_000 + number, net.record("tick", by=node, at=at)) for number, node in enumerate(net.node_ids)])
     assert contents(view.path) == {table: [] for table in TABLES}
     check_sound(view.path)
+
+
+def test_lists_are_shared_and_go_with_the_last_that_has_them(tmp_path: Path) -> None:
+    """T18, T27: a hundred thousand children have the lists of their parent, once. Lists about other things than discovery are not here."""
+    net = LittleNetwork("shared")
+    alice, bob = net.entity("alice"), Asker("bob", "local")
+    view = View(tmp_path / "view.db")
+    one, same, other, open_to_all = (fresh_uuid() for _ in range(4))
+    barred = {"discover_deny": ["bob"]}
+    chosen = {one: barred, same: barred, other: {**barred, "register_deny": ["bob"]}, open_to_all: {"hierarchy_deny": ["bob"]}}
+    minted = [net.mint(alice, uuid=uuid, lists=lists) for uuid, lists in chosen.items()]
+    view.apply_all(list(enumerate([*net.opening(), *(net.record("advertise", net.advertise(alice, token)) for token in minted)])))
+
+    def withdraw(uuid: str) -> None:
+        offset = view.position.offset + 1
+        _, outcome = view.apply_all([(offset, net.record("withdraw", net.withdraw(alice, uuid)))])[0]
+        assert outcome.status == "accepted"
+
+    def found() -> list[str]:
+        with closing(Reader(view.path)) as reader:
+            return [topic.uuid for topic in reader.discover(Search(bob, T0), limit=10).topics]
+
+    assert len(contents(view.path)["listed"]) == 2
+    for uuid, left in ((one, 2), (other, 1), (same, 0)):
+        assert found() == [open_to_all]
+        withdraw(uuid)
+        assert len(contents(view.path)["listed"]) == left
+    assert found() == [open_to_all]
+    view.close()
 
 
 # --- policies ---

@@ -17,7 +17,7 @@ from little_network import HOUR, LittleNetwork, fresh_uuid, read_uuid
 from pki import T0
 
 from tdn.protocol import descriptor as descriptors
-from tdn.protocol.access import Asker, Lists, lists
+from tdn.protocol.access import DISCOVER, Access, Asker, Lists, lists
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, parse_time
 from tdn.queries.model import Clue, Query, Subject, finds
@@ -135,7 +135,8 @@ def _advertise(
 ) -> tuple[Known, bytes]:
     chosen = Lists() if plain or draws.random() < 0.35 else lists(_some(draws), _some(draws) if draws.random() < 0.5 else ())
     lifetime, uuid = draws.choice(_LIFETIMES), fresh_uuid(draws.randrange(1, 2**40))
-    token = net.mint(owner, uuid=uuid, at=created, lifetime=lifetime, lists=chosen.as_object(), descriptor=descriptor)
+    hidden = Access({DISCOVER: chosen}).as_object()
+    token = net.mint(owner, uuid=uuid, at=created, lifetime=lifetime, lists=hidden, descriptor=descriptor)
     name = owner.identity.name.id
     times = format_time(created), format_time(created + lifetime)
     subject = Subject(read_uuid(token), "topic", name, name, INSTITUTIONS[name], *times, descriptor, uuid)

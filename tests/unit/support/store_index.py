@@ -13,7 +13,8 @@ def contents(path: Path) -> dict[str, list[Any]]:
     try:
         db.execute("CREATE VIRTUAL TABLE temp.instances USING fts5vocab(main, topic_text, 'instance')")
         found = {
-            table: sorted(db.execute(f"SELECT * FROM {table}"), key=repr) for table in ("topics", "listed", "property_values")
+            table: sorted(db.execute(f"SELECT * FROM {table}"), key=repr)
+            for table in ("topics", "listed", "sealed_for", "property_values")
         }
         # A trigram stands in a topic once or often: which topics is all that the index is asked.
         return found | {"topic_text": sorted(set(db.execute("SELECT term, doc FROM temp.instances")))}
@@ -22,9 +23,9 @@ def contents(path: Path) -> dict[str, list[Any]]:
 
 
 def owners(path: Path) -> dict[str, set[int]]:
-    """Of which topics there is anything in each table."""
+    """Of which topics there is anything in each table that has rows for each."""
     found = contents(path)
-    places = {"topics": 0, "listed": 0, "property_values": 2, "topic_text": 1}
+    places = {"topics": 0, "sealed_for": 1, "property_values": 2, "topic_text": 1}
     return {table: {row[place] for row in found[table]} for table, place in places.items()}
 
 

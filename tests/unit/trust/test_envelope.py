@@ -15,6 +15,7 @@ from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 
 UUID = "3f0c9b52-7a1e-4c83-9d41-5b8e6f207a11"
+OTHER_UUID = "b2d8a0c4-91f7-4e65-8f3a-0c7d1e92b6f8"
 
 
 def read(raw: bytes, who: Credentials) -> Envelope:
@@ -113,33 +114,57 @@ def test_signed_by_another(net: LittleNetwork) -> None:
         read(forge(net, signer=net.entity("bob")), net.entity("bob"))
 
 
-@pytest.mark.parametrize("kind", ["advertisement", "receipt", "status", "record", "envelope", "common", "../create", "", "show2"])
+@pytest.mark.parametrize(
+    "kind",
+    ["advertisement", "receipt", "status", "notification", "record", "envelope", "common", "place", "../create", "", "show2"],
+)
 def test_kinds_that_do_not_travel_in_envelopes(net: LittleNetwork, kind: str) -> None:
     """T19: a statement or a record is no request, whatever it says."""
     with pytest.raises(MalformedMessage, match="is unknown"):
         read(forge(net, kind), net.entity("alice"))
 
 
-@pytest.mark.parametrize("kind", sorted(envelope.BODY_KINDS - {"show", "shown", "created", "advertise", "withdraw"}))
+#: Kinds whose body a show's is too: a UUID and nothing else that they would need.
+LIKE_SHOW = {"show", "shown", "withdraw", "watch", "unwatch"}
+#: Kinds whose bodies are alike too: where in a collection.
+ALIKE = ("add", "remove")
+
+
+@pytest.mark.parametrize("kind", sorted(envelope.BODY_KINDS - LIKE_SHOW))
 def test_one_kind_as_another(net: LittleNetwork, kind: str) -> None:
     """T19: the body of a show does not pass as any other kind with other fields."""
     with pytest.raises(MalformedMessage, match=kind):
         read(forge(net, kind), net.entity("alice"))
 
 
-def test_kind_is_signed(net: LittleNetwork) -> None:
-    """T19: show and withdraw have the same body; the signature tells them apart."""
+@pytest.mark.parametrize("kind", sorted(LIKE_SHOW - {"show"}))
+def test_kind_is_signed(net: LittleNetwork, kind: str) -> None:
+    """T19: show, withdraw, watch and unwatch have the same body; the signature tells them apart."""
     show = forge(net)
-    header = forge(net, "withdraw").split(b".")[0]
+    header = forge(net, kind).split(b".")[0]
     with pytest.raises(TrustError, match="signature does not hold"):
         read(b".".join([header, *show.split(b".")[1:]]), net.entity("alice"))
 
 
-def test_own_uuid(net: LittleNetwork) -> None:
-    """T4: refused with words that say why."""
-    body = payload_of(net.create(net.entity("alice")))["body"]
-    with pytest.raises(MalformedMessage, match="cannot bring its own UUID; nodes mint them"):
-        read(forge(net, "create", body={**body, "uuid": UUID}), net.entity("alice"))
+@pytest.mark.parametrize(("kind", "other"), [ALIKE, ALIKE[::-1]])
+def test_an_addition_is_no_removal(net: LittleNetwork, kind: str, other: str) -> None:
+    """T19, T33: the same members, another kind in the header, the signature left as it was."""
+    body = {"collection": UUID, "uuid": OTHER_UUID}
+    sent = forge(net, kind, body=body)
+    assert read(sent, net.entity("alice")).body == body
+    header = forge(net, other, body=body).split(b".")[0]
+    with pytest.raises(TrustError, match="signature does not hold"):
+        read(b".".join([header, *sent.split(b".")[1:]]), net.entity("alice"))
+
+
+@pytest.mark.parametrize("kind", ["create", "register"])
+def test_own_uuid(net: LittleNetwork, kind: str) -> None:
+    """T4: refused with words that say why; of a child as of a root."""
+    alice = net.entity("alice")
+    body = payload_of(net.create(alice) if kind == "create" else net.register(alice, OTHER_UUID))["body"]
+    assert read(forge(net, kind, body=body), alice).body == body
+    with pytest.raises(MalformedMessage, match=f"{kind}: a request cannot bring its own UUID; nodes mint them"):
+        read(forge(net, kind, body={**body, "uuid": UUID}), alice)
 
 
 def test_signed_outside_the_certificate(net: LittleNetwork) -> None:

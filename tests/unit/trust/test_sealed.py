@@ -15,7 +15,6 @@ from pki import T0, derive_key
 from tdn.errors import MalformedMessage, UsageError
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol import jsontext, schemas
-from tdn.protocol.access import Lists
 from tdn.queries.compile import compile_query
 from tdn.queries.model import Subject, finds, indexed_text, indexed_values
 from tdn.trust import envelope, openings, sealed, statements
@@ -211,7 +210,7 @@ def test_synopsis_of_a_sealed_topic_is_its_uuid(net: LittleNetwork, kind: str) -
         asked,
         uuid="3f0c9b52-7a1e-4c83-9d41-5b8e6f207a11",
         network=net.id,
-        opening=openings.conceal(Lists()),
+        opening=openings.conceal({openings.ACCESS: {}}, openings.new_seed()),
         node=net.node("n1"),
         now=T0,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from little_network import DAY, HOUR, LittleNetwork, fresh_uuid, payload_of
+from little_network import DAY, HOUR, MINUTE, LittleNetwork, fresh_uuid, payload_of
 from pki import T0, YEAR, Pki
 
 from tdn.errors import MalformedMessage, TrustError
@@ -130,13 +130,16 @@ def forge(net: LittleNetwork, label: str = "advertisement", /, issued: int | Non
         ({"lifetime_seconds": 0}, MalformedMessage, "lifetime_seconds"),
         ({"lifetime_seconds": 315360001}, MalformedMessage, "lifetime_seconds"),
         ({"node": "n2"}, TrustError, "another node"),
-        ({"kind": "collection"}, MalformedMessage, "kind"),
+        ({"kind": "hierarchy"}, MalformedMessage, "kind"),
+        ({"parent": "00000000-0001-4000-8000-000000000000"}, MalformedMessage, "advertisement"),
+        ({"notifications": "00000000-0001-4000-8000-000000000000"}, MalformedMessage, "advertisement"),
         ({"synopsis": {"type": "string", "placeholder": "{uuid}", "value": "x"}}, TrustError, "not its placeholder"),
         ({"descriptor": {"kind": "sealed"}}, MalformedMessage, "descriptor"),
         ({"created": "2027-13-01T00:00:00Z"}, MalformedMessage, "is not a time"),
         ({"expires": "9027-01-01T00:00:00Z"}, MalformedMessage, "expires"),
         ({"issued": None}, MalformedMessage, "when it was signed"),
         ({"label": "receipt"}, MalformedMessage, "receipt"),
+        ({"label": "notification"}, MalformedMessage, "notification"),
     ],
 )
 def test_dishonest_node(net: LittleNetwork, changes: dict[str, Any], error: type[Exception], why: str) -> None:
@@ -145,6 +148,90 @@ def test_dishonest_node(net: LittleNetwork, changes: dict[str, Any], error: type
     changes = {name: value for name, value in changes.items() if name != "label"}
     with pytest.raises(error, match=why):
         read(net, forge(net, label, **changes))
+
+
+def test_a_collection_is_minted_as_one(net: LittleNetwork) -> None:
+    """T31: signed, and told apart from a topic in the open; what it is created with is hidden like all else."""
+    gathering = {"fixed": False, "limits": {"breadth": 0, "depth": 0, "topics": 0}, "child_collections": True, "inclusion": True}
+    token = net.mint(net.entity("alice"), gathering=gathering, members=[fresh_uuid()])
+    assert read(net, token).kind == "collection"
+    assert payload_of(token).keys() == payload_of(net.mint(net.entity("alice"))).keys()
+
+
+def test_a_childs_end_is_what_is_left_of_its_ancestors(net: LittleNetwork) -> None:
+    """T26: its times agree with its lifetime also where an ancestor's end cuts it."""
+    log = net.log()
+    root = log.advertised(lifetime=HOUR, hosting={"allow_children": True})
+    request = net.register(net.entity("alice"), root, lifetime=DAY, at=T0 + MINUTE)
+    child = read(net, net.mint_child(request, log.put("register", request, at=T0 + MINUTE)))
+    assert (child.created, child.expires) == (T0 + MINUTE, T0 + HOUR)
+    assert payload_of(child.token.encode())["lifetime_seconds"] == 59 * 60
+
+
+def notification(net: LittleNetwork, **changes: Any) -> dict[str, Any]:
+    payload = {
+        "v": 1,
+        "network": net.id,
+        "subject": fresh_uuid(),
+        "watcher": "bob",
+        "version": 1,
+        "change": "added",
+        "uuid": fresh_uuid(),
+        "kind": "topic",
+        "in": fresh_uuid(),
+        "seq": 7,
+        "at": "2027-01-01T00:00:00Z",
+        **changes,
+    }
+    return {name: value for name, value in payload.items() if value is not None}
+
+
+@pytest.mark.parametrize("changes", [{}, {"in": None}, {"change": "withdrawn", "kind": "collection"}], ids=str)
+def test_notifications_are_statements(net: LittleNetwork, changes: dict[str, Any]) -> None:
+    """T29, T35: verified with the roots alone, and alike whichever node signed."""
+    payload = notification(net, **changes)
+    said = [
+        statements.read(statements.sign("notification", payload, net.node(n), T0), by_roots(net.pki.roots)) for n in ("n1", "n2")
+    ]
+    assert [(one.kind, one.payload) for one in said] == [("notification", payload)] * 2
+    assert said[0].digest == said[1].digest
+    with pytest.raises(MalformedMessage, match="a notification is not an advertisement"):
+        read(net, said[0].token.encode())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"version": 0}, "version"),
+        ({"version": None}, "version"),
+        ({"watcher": None}, "watcher"),
+        ({"watcher": "*"}, "watcher"),
+        ({"change": "renewed"}, "change"),
+        ({"kind": "entity"}, "kind"),
+        ({"subject": "x"}, "subject"),
+        ({"in": "x"}, "in"),
+        ({"head": "ab" * 32}, "notification"),
+    ],
+    ids=str,
+)
+def test_notifications_that_no_node_should_sign(net: LittleNetwork, changes: dict[str, Any], why: str) -> None:
+    """T29: refused by whoever reads, not only by whoever signs."""
+    payload, node = notification(net, **changes), net.node("n1")
+    with pytest.raises(MalformedMessage, match=why):
+        statements.sign("notification", payload, node, T0)
+    token = signing.sign(
+        "notification", payload, node.key, chain=node.identity.chain, with_chain=True, issued=int(T0.timestamp())
+    )
+    with pytest.raises(MalformedMessage, match=why):
+        statements.read(token, by_roots(net.pki.roots))
+
+
+@pytest.mark.parametrize("role", [Role.ENTITY, Role.GUARD, Role.OPERATOR, Role.BROKER])
+def test_only_nodes_notify(net: LittleNetwork, role: Role) -> None:
+    """T8, T35: an entity cannot tell another what has changed."""
+    token = statements.sign("notification", notification(net), net.pki.credentials(role, "n1"), T0)
+    with pytest.raises(TrustError, match="is not a node"):
+        statements.read(token, by_roots(net.pki.roots))
 
 
 def test_statement_without_its_chain(net: LittleNetwork) -> None:
