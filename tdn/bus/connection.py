@@ -6,6 +6,7 @@ Whoever waits on a channel that closes gets the reason, never silence. A publish
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import struct
 from collections.abc import Callable, Sequence
@@ -52,6 +53,10 @@ class Delivery:
     login: str | None = None
 
 
+#: What RabbitMQ says when its authorisation backend failed, rather than refused. (AMQP cuts texts at 255 bytes, so of a very long name not all.)
+_UNASKED = re.compile(r"refused for user '[^']*'.*backend")
+
+
 def translate(error: BaseException, *, who: str = "") -> TdnError:
     """Our error for one of pika's. The one table."""
     if isinstance(error, TdnError):
@@ -74,6 +79,9 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
     if isinstance(error, foreign.ChannelClosedByBroker | foreign.ConnectionClosedByBroker):
         if CUT_OFF in error.reply_text:
             return LoginRefused(f"the network ended the connection of {who or 'this key'}: {CUT_OFF}")
+        if error.reply_code == 403 and _UNASKED.search(error.reply_text):
+            # Nobody said no: the broker could not ask. It fails closed, and we try again.
+            return BrokerUnavailable(f"the broker's guard did not answer: {error.reply_text[:300]}")
         if error.reply_code == 403:
             return Refused("the broker refused it", detail={"broker": error.reply_text[:300]})
         return BrokerUnavailable(f"the broker closed the channel: {error.reply_code} {error.reply_text[:300]}")

@@ -1,0 +1,27 @@
+"""Foreign errors become ours, from one table."""
+
+from __future__ import annotations
+
+import pika.exceptions as foreign
+import pytest
+
+from tdn.bus.connection import translate
+from tdn.errors import BrokerUnavailable, Refused, TdnError
+
+_NAME = "tdn:entity:alice:" + "0" * 64
+_SAID = f"ACCESS_REFUSED - access to exchange 'tdn.requests' in vhost 'tdn' refused for user '{_NAME}'"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind"),
+    [
+        (403, _SAID, Refused),
+        (403, _SAID.replace("alice", "backend"), Refused),
+        (403, f"{_SAID}, backend rabbit_auth_backend_http returned an error: timeout", BrokerUnavailable),
+        (403, f"{_SAID}, backend rabbit_auth_backend_h", BrokerUnavailable),
+        (404, "NOT_FOUND - no queue", BrokerUnavailable),
+    ],
+)
+def test_a_guard_that_does_not_answer_has_not_refused(code: int, text: str, kind: type[TdnError]) -> None:
+    """T22: what the broker could not ask about is tried again; what was refused is final."""
+    assert type(translate(foreign.ChannelClosedByBroker(code, text))) is kind
