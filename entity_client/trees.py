@@ -33,7 +33,7 @@ class _Trees:
         self._session = session
 
     def watch(self, uuid: str, *, since: int | None = None) -> Watching:
-        """Follow changes as they happen (T29, T35): an asynchronous iterator that ends only when it is closed.
+        """Follow changes as they happen (T29, T35): an asynchronous iterator that ends when that has ended itself.
 
         Without `since`, from now on; with it, from what was told after that version, which is kept for a while.
         """

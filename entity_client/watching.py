@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from entity_client.objects import Change, read_change
 from entity_client.session import Session
 from tdn.errors import Absent, BrokerUnavailable, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
+from tdn.protocol.trees import EXPIRED, WITHDRAWN
 from tdn.trust import sealing
 from tdn.trust.envelope import Envelope
 from tdn.trust.statements import by_roots
@@ -34,7 +35,8 @@ _AGAIN_SECONDS = 0.5
 
 
 class Watching:
-    """Changes of one thing, as they happen. Goes on through lost connections; ends with the error when we may no longer follow."""
+    """Changes of one thing, as they happen, until it has ended itself. Goes on through lost connections; ends with the error when we may no
+    longer follow."""
 
     def __init__(self, client: EntityClient, session: Session, uuid: str, since: int | None) -> None:
         self._client = client
@@ -59,6 +61,8 @@ class Watching:
                     await self._register()
                     async for change in self._asked():
                         yield change
+                        if self._is_last(change):
+                            return
                     self.ready.set()
                     while self._session.queue == self._followed and time.monotonic() - self._renewed < _RENEW_SECONDS:
                         async with asyncio.timeout(_ASK_SECONDS):
@@ -69,6 +73,8 @@ class Watching:
                         if sent.version == (self.version or 0) + 1:
                             self.version = sent.version
                             yield sent
+                            if self._is_last(sent):
+                                return
                 except TimeoutError:
                     continue
                 except (BrokerUnavailable, NoNodeAnswered) as error:
@@ -82,6 +88,10 @@ class Watching:
                     logger.info("following %s is interrupted: %s", self._uuid, error)
                     self._renewed = float("-inf")
                     await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _is_last(self, change: Change) -> bool:
+        """What we follow has ended itself: nothing more will come."""
+        return change.uuid == self._uuid and change.change in (EXPIRED, WITHDRAWN)
 
     async def _register(self) -> None:
         """Tell the network that we follow; once a day, and once at the beginning, which says where we are."""

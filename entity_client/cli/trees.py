@@ -284,6 +284,7 @@ def _watching(kind: str) -> Act:
                         shown += 1
                         if shown == arguments.count:
                             return
+                note(f"{arguments.uuid} has ended")
             finally:
                 announcing.cancel()
 
