@@ -37,7 +37,7 @@ _STATUSES = 5_000
 _PEERS_FOR = timedelta(seconds=0.2)
 
 #: Notifications in one answer: each costs a signature.
-_CHANGES_AT_ONCE = 200
+_CHANGES_AT_ONCE = 50
 
 KINDS = frozenset({"locate", "create", "discover", "show", "lookup", "peer", "tree", "changes"})
 #: Questions that may take long, and are looked into by a process that can be killed.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tdn.errors import Absent, UsageError
-from tdn.protocol.access import HIERARCHY, Asker
+from tdn.protocol.access import Asker
 from tdn.protocol.times import parse_time
 from tdn.queries.compile import compile_query, warm_up
 from tdn.queries.times import ANY_TIME, read_times
@@ -78,7 +78,7 @@ def _take(reader: Reader, view: Sight, job: dict[str, Any]) -> Result:
     advertisements: list[bytes] = []
     size = 0
     for seen in _around(view, job):
-        topic = reader.known(seen.uuid, seen.fact, opened=_disclosed(view, seen, job["asker"]))
+        topic = reader.known(seen.uuid, seen.fact, opened=_disclosed(seen, job["asker"]))
         size += _size(topic)
         if rows and (size > ANSWER_BYTES or len(rows) == _TREE_TOPICS):
             return {"rows": rows, "more": True}, advertisements
@@ -116,16 +116,13 @@ _OF_HIERARCHIES = ("parents", "children", "tree")
 _BY_DISTANCE = ("collections", "of")
 
 
-def _disclosed(view: Sight, seen: Seen, asker: str) -> Collection[str] | None:
+def _disclosed(seen: Seen, asker: str) -> Collection[str] | None:
     """Which claims of what an advertisement hides go along: all to its owner, the place to whoever sees it."""
     if seen.fact["owner"] == asker:
         return None
     if seen.fact["kind"] == COLLECTION:
         return (openings.GATHERING,)
-    if "parent" not in seen.fact and "hosting" in seen.fact:
-        # What may be below it is for those who see its place; in a collection others see it too.
-        return (openings.HOSTING,) if view.admits(seen.fact, HIERARCHY) else ()
-    # That there is a claim shows too: of a child, nothing where its parent does not show.
+    # That there is a claim shows too: nothing of a child where its parent does not show, and nothing of a root, which must look the same.
     return (openings.PARENT, openings.HOSTING) if seen.inside is not None and seen.inside == seen.fact.get("parent") else ()
 
 

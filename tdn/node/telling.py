@@ -48,11 +48,18 @@ class Telling:
         ]
         if self.channel is None:
             return
-        for number, change in enumerate(told):
-            try:
-                self._tell(self.channel, change, whole=number < _WHOLE_AT_ONCE)
-            except TdnError as error:
-                logger.info("a watcher was not told: %s", error)
+        for change in told[:_WHOLE_AT_ONCE]:
+            self._try(change, whole=True)
+        # To the others one message each, however much there is.
+        for change in {(change.subject, change.watcher): change for change in told[_WHOLE_AT_ONCE:]}.values():
+            self._try(change, whole=False)
+
+    def _try(self, change: Told, *, whole: bool) -> None:
+        try:
+            if self.channel is not None:
+                self._tell(self.channel, change, whole=whole)
+        except TdnError as error:
+            logger.info("a watcher was not told: %s", error)
 
     def _tell(self, channel: Channel, change: Told, *, whole: bool) -> None:
         fact = self._reader.get("topic", change.subject) or {}

@@ -15,7 +15,7 @@ from tdn.protocol import jsontext, schemas
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.rules import clock, collections, hierarchy, principals, topics, watches
-from tdn.rules.state import Draft, LogRecord, Occasion, Outcome, State, Write
+from tdn.rules.state import MOST_WORK, Draft, LogRecord, Occasion, Outcome, State, Write
 from tdn.trust import envelope, signing
 from tdn.trust.certificates import Identity, decode_chain, roots_from_ders
 from tdn.trust.credentials import Credentials
@@ -73,7 +73,7 @@ def apply(state: State, record: LogRecord) -> Outcome:
             raise TrustError("the record names another kind than its request")
         if request.audience != audience(state):
             raise TrustError("the request is addressed to somebody else")
-    except UnknownRules:
+    except (UnknownRules, LogDiverged):
         raise
     except TdnError as error:
         return Outcome("void", "void", error=error.as_object())
@@ -273,7 +273,7 @@ def _by_entity(rule: Callable[[Draft, Envelope, Occasion], dict[str, Any]]) -> R
     def decide(state: State, request: Envelope, occasion: Occasion) -> Decision:
         if request.signer.name.role is not Role.ENTITY:
             raise Refused("only an entity can do this")
-        draft = Draft(state)
+        draft = Draft(state, MOST_WORK)
         fixed = rule(draft, request, occasion)
         return draft.writes, fixed, ()
 

@@ -102,6 +102,9 @@ def _join(draft: Draft, request: Envelope, joining: Joining, occasion: Occasion,
         raise Refused(f"there is no {uuid} that you may see; it may have ended")
     if not allowed:
         raise Refused(f"only the owner of {uuid}, or who has its countersignature, can put it into a collection")
+    if member["owner"] != joining.requester and not _shows_to(draft, member["owner"], collection, occasion):
+        # Its limits would bind what it holds, and the owner could not take it out of what it does not see.
+        raise Refused(f"{uuid} cannot be put into a collection that its owner may not see")
     assert collection is not None  # whoever asked has seen it, or has just founded it
     if draft.get("in", f"{uuid} {place}") is not None:
         raise Refused(f"{uuid} is in collection {place} already")
@@ -115,6 +118,11 @@ def _join(draft: Draft, request: Envelope, joining: Joining, occasion: Occasion,
     count(draft, place, 1)
     if not first:
         watches.tell_collections(draft, [place], uuid, member, ADDED, occasion)
+
+
+def _shows_to(draft: Draft, entity: str, collection: Fact | None, occasion: Occasion) -> bool:
+    asker = asker_of(draft, entity)
+    return asker is not None and collection is not None and Sight(draft, asker, occasion.now).admits(collection, DISCOVER)
 
 
 def _has_consent(draft: Draft, sight: Sight, joining: Joining, member: Fact, occasion: Occasion) -> bool:

@@ -10,11 +10,14 @@ import itertools
 
 from tdn.protocol.trees import EXPIRED
 from tdn.rules import collections, hierarchy, watches
-from tdn.rules.sight import COLLECTION, LIVE, live
+from tdn.rules.sight import COLLECTION, LIVE, TOPIC, live
 from tdn.rules.state import Draft, Fact, Occasion, scan_below
 
 #: What one change settles at once. Most have fewer children than this.
 AT_ONCE = 100
+#: How many follow in one turn, and after how much work no further turn begins: half of what a change may be.
+_PORTION = 50
+MOST_WORK = 50_000
 
 
 def end(draft: Draft, uuid: str, state: str, occasion: Occasion, *, with_ancestor: bool = False) -> None:
@@ -50,19 +53,26 @@ def begin_settling(draft: Draft, uuid: str) -> None:
 
 
 def settle(draft: Draft, occasion: Occasion, budget: int) -> None:
-    """Let some of what hangs on ended things follow, as much as the budget allows."""
-    while budget > 0:
-        waiting = next(draft.scan("settling", up_to="~", limit=1), None)
+    """Let some of what hangs on ended things follow, as much as the budget and the work allow. Each kind has its turn: nobody can keep
+    topics from settling by ending collections."""
+    turns = itertools.cycle(("topic", "collection", "watch"))
+    idle = 0
+    while budget > 0 and idle < 3 and draft.work < MOST_WORK:
+        kind = next(turns)
+        waiting = next(draft.scan("settling", after=kind, up_to=f"{kind} ~", limit=1), None)
         if waiting is None:
-            return
+            idle += 1
+            continue
+        idle = 0
         key, fact = waiting
-        kind, _, name = key.partition(" ")
+        name = key.partition(" ")[2]
+        portion = min(budget, _PORTION)
         if kind == "topic":
-            used, done = _settle_children(draft, name, fact, occasion, budget)
+            used, done = _settle_children(draft, name, fact, occasion, portion)
         elif kind == "collection":
-            used, done = _empty(draft, name, budget)
+            used, done = _empty(draft, name, portion)
         else:
-            used, done = watches.forget(draft, name, budget)
+            used, done = watches.forget(draft, name, portion)
         if done:
             draft.put("settling", key, None)
             if kind == "topic":
@@ -98,7 +108,7 @@ def reschedule(draft: Draft, uuid: str, topic: Fact, expires: str, occasion: Occ
     draft.put("topic", uuid, {**topic, "expires": expires, "seq": occasion.seq})
     draft.put("ends", f"{topic['expires']} topic {uuid}", None)
     draft.put("ends", f"{expires} topic {uuid}", {})
-    if expires < topic["expires"]:
+    if expires < topic["expires"] and topic["kind"] == TOPIC:
         begin_settling(draft, uuid)
 
 

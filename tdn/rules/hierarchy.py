@@ -26,6 +26,8 @@ from tdn.trust.statements import Advertisement
 RESERVED_FOR = timedelta(minutes=1)
 #: Names that may be barred from a topic, its ancestors' together with its own. Every topic below has all of them.
 MAX_INHERITED = 2000
+#: And how long all lists of a topic may be, with what they inherit: each topic with lists of its own has a copy.
+MAX_INHERITED_BYTES = 65_536
 
 
 def register(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def register(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, A
     parent = _parent_for(draft, request, occasion)
     _require_room(draft, parent_uuid, parent)
     hosting = _hosting_below(parent, parent_uuid, read_hosting(body["hosting"]) if "hosting" in body else None)
-    access = access_below(draft, read_access(body.get("lists", {})), parent)
+    access_below(draft, read_access(body.get("lists", {})), parent)
     created = whole_seconds(occasion.at)
     asked = created + timedelta(seconds=body["lifetime_seconds"])
     expires = min(asked, latest_end(draft, parent_uuid))
@@ -55,8 +57,6 @@ def register(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, A
         "hosting": hosting,
         "until": until,
     }
-    if access.restrict:
-        reserved["access"] = keep_access(draft, access)
     draft.put("reserved", minted["uuid"], reserved)
     draft.put("ends", f"{until} reserved {minted['uuid']}", {})
     count(draft, parent_uuid, 1)
@@ -126,7 +126,7 @@ def _within(name: str, uuid: str, asked: int | None, left: int | None) -> int | 
     return asked or None
 
 
-def claim(draft: Draft, advertisement: Advertisement, parent: str, occasion: Occasion) -> dict[str, Any]:
+def claim(draft: Draft, advertisement: Advertisement, parent: str, own: Access, occasion: Occasion) -> dict[str, Any]:
     """T7: a registered child is advertised, as it was registered. Gives what its fact has of the hierarchy."""
     uuid = advertisement.uuid
     reserved = draft.get("reserved", uuid)
@@ -154,7 +154,8 @@ def claim(draft: Draft, advertisement: Advertisement, parent: str, occasion: Occ
     draft.put("ends", f"{reserved['until']} reserved {uuid}", None)
     draft.put("child", f"{parent} {reserved['created']} {uuid}", {})
     fact = {"parent": parent, "root": above.get("root", parent), "hosting": reserved["hosting"]}
-    return {**fact, "access": reserved["access"]} if "access" in reserved else fact
+    access = access_below(draft, own, above)
+    return {**fact, "access": keep_access(draft, access)} if access.restrict else fact
 
 
 def tell_added(draft: Draft, uuid: str, topic: Fact, occasion: Occasion) -> None:
@@ -190,9 +191,10 @@ def latest_end(draft: Draft, uuid: str) -> datetime:
 def access_below(draft: Draft, own: Access, parent: Fact) -> Access:
     """T27: the lists that hold for a child."""
     access = own.below(access_of(draft, parent))
-    if access.longest > MAX_INHERITED:
+    # Without lists of its own it shares its parent's, which stand in the state once.
+    if own.restrict and (access.longest > MAX_INHERITED or len(jsontext.canonical(access.as_object())) > MAX_INHERITED_BYTES):
         raise Refused(
-            f"with those that its ancestors bar, more than {MAX_INHERITED} names would be barred from the topic; name institutions instead"
+            f"with those of its ancestors its lists would be too long: at most {MAX_INHERITED} names are barred from a topic, and at most {MAX_INHERITED_BYTES} bytes of names listed; name institutions instead"
         )
     return access
 

@@ -27,12 +27,12 @@ from __future__ import annotations
 
 import bisect
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from tdn.errors import Refused
 from tdn.protocol import jsontext
 
 Fact = Mapping[str, Any]
@@ -103,17 +103,28 @@ class Outcome:
         return {"status": self.status, "kind": self.kind, "request": self.request, "receipt": self.receipt, "error": self.error}
 
 
-class Draft:
-    """A state with the writes of one record on top, which later steps of the same record see. Nothing is written unless it is accepted."""
+#: Work that one change may be: facts read, and written, which count for more. About a second; what takes longer would stall every node.
+MOST_WORK = 100_000
+_WRITING = 3
 
-    def __init__(self, state: State) -> None:
+
+class Draft:
+    """A state with the writes of one record on top, which later steps of the same record see. Nothing is written unless it is accepted.
+
+    It counts the work, alike on every node, so that a change which reaches too far can be refused, and a tick leaves the rest to the next.
+    """
+
+    def __init__(self, state: State, most_work: int | None = None) -> None:
         self._state = state
+        self._most_work = most_work
+        self.work = 0
         self._drafted: dict[tuple[str, str], Fact | None] = {}
         #: Drafted keys of each space, in order: a tick may end a thousand topics, and each looks at what is around it.
         self._keys: dict[str, list[str]] = {}
 
     def put(self, space: str, key: str, value: Fact | None) -> None:
         """Set a fact, or remove it when the value is None."""
+        self._count(_WRITING)
         if (space, key) not in self._drafted:
             bisect.insort(self._keys.setdefault(space, []), key)
         self._drafted[space, key] = value
@@ -123,6 +134,9 @@ class Draft:
         return tuple(Write(space, key, value) for (space, key), value in self._drafted.items())
 
     def get(self, space: str, key: str) -> Fact | None:
+        if space != "access":
+            # Lists that were read before are remembered by their digest, on one node longer than on another: they do not count.
+            self._count(1)
         if (space, key) in self._drafted:
             return self._drafted[space, key]
         return self._state.get(space, key)
@@ -138,7 +152,14 @@ class Draft:
                 found[key] = fact
             else:
                 found.pop(key, None)
-        return itertools.islice(sorted(found.items()), limit)
+        given = sorted(found.items())[:limit]
+        self._count(1 + len(given))
+        return iter(given)
+
+    def _count(self, work: int) -> None:
+        self.work += work
+        if self._most_work is not None and self.work > self._most_work:
+            raise Refused("the change reaches too much at once: too many topics, collections or watchers hang on it; divide it")
 
     def all(self, space: str) -> Iterator[tuple[str, Fact]]:
         found: dict[str, Fact | None] = dict(self._state.all(space))

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tdn.errors import Refused, TrustError
+from tdn.protocol.access import NO_ACCESS
 from tdn.protocol.times import format_time, parse_time
 from tdn.rules import collections, endings, hierarchy, principals
 from tdn.rules.sight import COLLECTION, LIVE, live
@@ -82,7 +83,7 @@ def _require_advertisable(advertisement: Advertisement, opened: Opened, occasion
 def _standing(draft: Draft, advertisement: Advertisement, opened: Opened, occasion: Occasion) -> dict[str, Any]:
     """What a fact has beside the advertisement's own: lists, place and options."""
     if opened.parent is not None:
-        return hierarchy.claim(draft, advertisement, opened.parent, occasion)
+        return hierarchy.claim(draft, advertisement, opened.parent, opened.access or NO_ACCESS, occasion)
     fact: dict[str, Any] = {}
     if opened.access is not None and opened.access.restrict:
         fact["access"] = hierarchy.keep_access(draft, opened.access)

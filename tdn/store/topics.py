@@ -6,6 +6,7 @@ discovery never steps over what is gone. What a node's policy does not store nev
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import sqlite3
@@ -159,7 +160,7 @@ def _lists(db: sqlite3.Connection, topic: Fact) -> Lists:
     if "access" not in topic:
         return NO_LISTS
     row = db.execute("SELECT value FROM facts WHERE space = 'access' AND key = ?", (topic["access"],)).fetchone()
-    return read_access(jsontext.parse(row[0].encode())).discover
+    return read_access(json.loads(row[0])).discover
 
 
 def _indexed(descriptor: Mapping[str, Any], synopsis: str) -> tuple[str, list[tuple[str, Scalar]]]:

@@ -569,7 +569,8 @@ def test_bars_that_add_up_to_too_many(log: Log) -> None:
         at = log.child(at, hosting=HOSTS, lists={"discover_deny": [f"{level}{number}" for number in range(500)]})
     assert MAX_INHERITED == 2000
     assert refused(log, partial(register, log, at, lists={"discover_deny": ["one-more"]})) == (
-        "with those that its ancestors bar, more than 2000 names would be barred from the topic; name institutions instead"
+        "with those of its ancestors its lists would be too long: at most 2000 names are barred from a topic, "
+        "and at most 65536 bytes of names listed; name institutions instead"
     )
     log.child(at, lists={"discover_deny": ["a7", "b7"], "register_deny": ["one-more"]})
 

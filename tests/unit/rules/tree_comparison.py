@@ -60,6 +60,7 @@ REASONS = {
     "is fixed; its members": "fixed",
     "cannot be in itself": "itself",
     "who has its countersignature": "no consent",
+    "that its owner may not see": "hidden from the owner",
     "already": "already",
     "takes no child collections": "no collections",
     "cannot be part of others": "no inclusion",

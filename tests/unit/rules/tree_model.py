@@ -663,6 +663,9 @@ class Model:
             raise No("absent")
         if not consent:
             raise No("no consent")
+        owner = self.asker(self.things[uuid].owner)
+        if self.things[uuid].owner != who and (owner is None or not self.admits(place, "discover", owner)):
+            raise No("hidden from the owner")
         if uuid in members.get(place, ()):
             raise No("already")
         member, collection = self.things[uuid], self.things[place]
