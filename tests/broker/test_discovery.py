@@ -348,7 +348,7 @@ LISTS: list[tuple[list[str], list[str], set[str]]] = [
     (["a"], ["a"], {"o"}),
     ([], ["*"], {"o"}),
     (["a", "c"], ["institution:X"], {"o", "c"}),
-    ([], ["o"], {"o", "a", "b", "c"}),
+    ([], ["institution:O"], {"o", "a", "b", "c"}),
 ]
 
 

@@ -147,6 +147,7 @@ def test_after_all_of_that_everything_is_as_it_was(live: LiveNetwork) -> None:
         names.REQUESTS,
         names.BROADCAST,
         names.REPLIES,
+        names.NOTIFICATIONS,
         names.PEERS,
         names.PEER_REPLIES,
     }
