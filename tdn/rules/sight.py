@@ -22,7 +22,7 @@ TOPIC, COLLECTION = "topic", "collection"
 
 #: Access by its digest. The same digest is the same lists, in whatever state they stand.
 _known_access: dict[str, Access] = {}
-_KNOWN_ACCESS = 4096
+_KNOWN_ACCESS = 512
 
 
 @dataclass(frozen=True, slots=True)

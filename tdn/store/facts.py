@@ -26,7 +26,8 @@ class StoredFacts:
             return self._cache[space, key]
         row = self._db.execute("SELECT value FROM facts WHERE space = ? AND key = ?", (space, key)).fetchone()
         fact: Fact | None = json.loads(row[0]) if row else None
-        if self._cached:
+        if self._cached and space != "access":
+            # Lists may be long; who reads them remembers them by their digest.
             if len(self._cache) >= _CACHED_FACTS:
                 self._cache.clear()
             self._cache[space, key] = fact

@@ -116,7 +116,8 @@ class View(StoredFacts):
                 topics.write(self._db, write.key, write.value, record.raw if advertised else b"", self._stores)
 
     def _write_fact(self, write: Write) -> None:
-        self._cache[write.space, write.key] = write.value
+        if write.space != "access":
+            self._cache[write.space, write.key] = write.value
         if write.value is None:
             self._db.execute("DELETE FROM facts WHERE space = ? AND key = ?", (write.space, write.key))
         else:
