@@ -240,6 +240,7 @@ async def _grow(alice: EntityClient, bob: EntityClient, story: Story) -> None:
         lost = [result for result in results if isinstance(result, Refused)]
         _expect((len(won), len(lost)) == (1, 7), "exactly one of eight got the slot")
         story.good(f"{won[0].advertisement.creator} got it; seven were refused: {lost[0]}")
+        bob.seen = max(bob.seen, alice.seen)
         below = [placed.uuid async for placed in bob.hierarchy.children(root.uuid)]
         _expect(below == [won[0].uuid], "the tree shows that one child")
     with story.step(
