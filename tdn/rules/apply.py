@@ -112,7 +112,7 @@ def _decide(state: State, request: Envelope, record: LogRecord, at: datetime, mi
     if before is not None:
         return before
     key = request_key(request)
-    if request.expires + CLOCK_SKEW <= topics.log_time(state):
+    if request.expires + CLOCK_SKEW <= principals.log_time(state):
         # Its entry may have been cleared away already, so it could be judged a second time.
         refusal = Refused("the request came after its deadline")
         return Outcome("refused", request.kind, request=key, error=refusal.as_object())
@@ -120,7 +120,7 @@ def _decide(state: State, request: Envelope, record: LogRecord, at: datetime, mi
     writes: tuple[Write, ...] = ()
     cut: tuple[str, ...] = ()
     try:
-        occasion = Occasion(record.seq, at, max(at, topics.log_time(state)), minted)
+        occasion = Occasion(record.seq, at, max(at, principals.log_time(state)), minted)
         writes, fixed, cut = RULES[request.kind](state, request, occasion)
         receipt = {
             "v": schemas.VERSION,

@@ -20,7 +20,7 @@ _PORTION = 50
 MOST_WORK = 50_000
 
 
-def end(draft: Draft, uuid: str, state: str, occasion: Occasion, *, with_ancestor: bool = False) -> None:
+def end(draft: Draft, uuid: str, state: str, occasion: Occasion) -> None:
     """A live topic or collection ends, withdrawn or expired. A subtree's end is one change: of what ends with an ancestor, those who follow
     the ancestors are not told."""
     topic = draft.get("topic", uuid)
@@ -33,7 +33,7 @@ def end(draft: Draft, uuid: str, state: str, occasion: Occasion, *, with_ancesto
         watches.tell_collections(draft, places, uuid, topic, state, occasion)
     if "parent" in topic:
         hierarchy.leave(draft, uuid, topic)
-        if not with_ancestor and live(draft, topic["parent"], occasion.now) is not None:
+        if live(draft, topic["parent"], occasion.now) is not None:
             watches.tell_hierarchy(draft, uuid, topic, state, occasion)
     watches.tell_followers(draft, uuid, topic, state, occasion)
     if topic["kind"] == COLLECTION:
@@ -87,7 +87,7 @@ def _settle_children(draft: Draft, uuid: str, progress: Fact, occasion: Occasion
     for rest, _ in portion:
         child = rest.rpartition(" ")[2]
         if parent["state"] != LIVE:
-            end(draft, child, EXPIRED, occasion, with_ancestor=True)
+            end(draft, child, EXPIRED, occasion)
         else:
             _shorten(draft, child, parent["expires"], occasion)
     if len(portion) < budget:

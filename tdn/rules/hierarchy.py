@@ -14,8 +14,8 @@ from tdn.errors import Refused
 from tdn.protocol import jsontext
 from tdn.protocol.access import REGISTER, Access, read_access
 from tdn.protocol.times import format_time, parse_time, whole_seconds
-from tdn.protocol.trees import ADDED, Hosting, read_hosting
-from tdn.rules import countersignatures, watches
+from tdn.protocol.trees import Hosting, read_hosting
+from tdn.rules import countersignatures, principals
 from tdn.rules.sight import TOPIC, Sight, access_of, live
 from tdn.rules.state import Draft, Fact, Occasion
 from tdn.trust import openings, signing
@@ -47,7 +47,7 @@ def register(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, A
     expires = min(asked, latest_end(draft, parent_uuid))
     if expires <= created:
         raise Refused(f"topic {parent_uuid} ends before its child would begin; compare the nodes' clocks")
-    until = format_time(whole_seconds(_log_time(draft)) + RESERVED_FOR)
+    until = format_time(whole_seconds(principals.log_time(draft)) + RESERVED_FOR)
     reserved: dict[str, Any] = {
         "creator": request.signer.name.id,
         "parent": parent_uuid,
@@ -158,10 +158,6 @@ def claim(draft: Draft, advertisement: Advertisement, parent: str, own: Access, 
     return {**fact, "access": keep_access(draft, access)} if access.restrict else fact
 
 
-def tell_added(draft: Draft, uuid: str, topic: Fact, occasion: Occasion) -> None:
-    watches.tell_hierarchy(draft, uuid, topic, ADDED, occasion)
-
-
 def release(draft: Draft, uuid: str) -> None:
     """A reservation ran out: the slot is free again."""
     reserved = draft.get("reserved", uuid)
@@ -218,8 +214,3 @@ def count(draft: Draft, uuid: str, number: int) -> None:
     size: Mapping[str, Any] = draft.get("size", uuid) or {"members": 0}
     changed = {**size, "members": size["members"] + number}
     draft.put("size", uuid, changed if any(changed.values()) else None)
-
-
-def _log_time(draft: Draft) -> datetime:
-    network = draft.get("network", "network")
-    return parse_time(network["time"]) if network is not None else datetime.min

@@ -30,6 +30,11 @@ def network(state: State) -> Fact:
     return found
 
 
+def log_time(state: State) -> datetime:
+    """The time that ticks have made (`clock`)."""
+    return parse_time(network(state)["time"])
+
+
 def trust_roots(state: State) -> TrustRoots:
     return roots_from_ders(decode_chain(network(state)["roots"]))
 

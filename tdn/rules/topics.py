@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from tdn.errors import Refused, TrustError
 from tdn.protocol.access import NO_ACCESS
-from tdn.protocol.times import format_time, parse_time
-from tdn.rules import collections, endings, hierarchy, principals
+from tdn.protocol.times import format_time
+from tdn.protocol.trees import ADDED
+from tdn.rules import collections, endings, hierarchy, principals, watches
 from tdn.rules.sight import COLLECTION, LIVE, live
-from tdn.rules.state import Draft, Fact, Occasion, State
+from tdn.rules.state import Draft, Fact, Occasion
 from tdn.trust import openings, statements
 from tdn.trust.envelope import Envelope
 from tdn.trust.openings import Opened
@@ -60,7 +61,7 @@ def advertise(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, 
     draft.put("topic", uuid, fact)
     draft.put("ends", f"{expires} topic {uuid}", {})
     if "parent" in fact:
-        hierarchy.tell_added(draft, uuid, fact, occasion)
+        watches.tell_hierarchy(draft, uuid, fact, ADDED, occasion)
     if advertisement.kind == COLLECTION:
         collections.found(draft, request, uuid, opened.members, occasion)
     return {"uuid": uuid, "digest": advertisement.digest, "expires": expires}
@@ -118,10 +119,6 @@ def withdraw(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, A
     endings.end(draft, uuid, WITHDRAWN, occasion)
     endings.settle(draft, occasion, endings.AT_ONCE)
     return {"uuid": uuid, "digest": topic["digest"], "expires": topic["expires"]}
-
-
-def log_time(state: State) -> datetime:
-    return parse_time(principals.network(state)["time"])
 
 
 def _owned(draft: Draft, uuid: str, request: Envelope, occasion: Occasion) -> Fact:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tdn.errors import Refused
 from tdn.protocol.access import DISCOVER, HIERARCHY
-from tdn.protocol.times import format_time, parse_time
+from tdn.protocol.times import format_time
 from tdn.rules import principals
 from tdn.rules.sight import COLLECTION, Sight, asker_of
 from tdn.rules.state import Draft, Fact, Occasion, State, Write, scan_below
@@ -199,7 +199,7 @@ def _watchers(draft: Draft, uuid: str, sights: dict[str, Sight | None]) -> Itera
         if watcher not in sights:
             asker = asker_of(draft, watcher)
             # By log time: what has ended by one node's clock alone may yet be renewed, and its followers must have been told.
-            sights[watcher] = Sight(draft, asker, parse_time(principals.network(draft)["time"])) if asker is not None else None
+            sights[watcher] = Sight(draft, asker, principals.log_time(draft)) if asker is not None else None
         sight = sights[watcher]
         if sight is not None:
             yield watcher, sight
