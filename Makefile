@@ -10,10 +10,10 @@ UV ?= uv
 # Extra arguments for pytest: make test PYTEST_ARGS='-k grants -x'
 PYTEST_ARGS ?=
 
-.PHONY: help venv setup demo test check bench chaos lock clean
+.PHONY: help venv setup demo test test-rabbitmq4 check bench chaos lock clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # The stamp lies inside the environment, so deleting .venv is all it takes to begin again.
 $(STAMP): requirements.lock pyproject.toml
@@ -39,6 +39,9 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 else
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 endif
+
+test-rabbitmq4: setup  ## what RabbitMQ has a part in, on the RabbitMQ 4 of Debian 13 (needs root and debootstrap)
+	tests/rabbitmq4.sh $(PYTEST_ARGS)
 
 check: venv  ## linters and types
 	$(BIN)/ruff check .

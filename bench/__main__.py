@@ -1,4 +1,5 @@
-"""`python -m bench [creation|throughput|replay|discovery|trees …]`: all of them, or those named, on a private network of its own."""
+"""`python -m bench [creation|throughput|replay|discovery|trees|grants …]`: all of them, or those named, on a private network of its own. A part
+of the grants' by `grants.publishing`, `grants.revocation` or `grants.decisions`."""
 
 from __future__ import annotations
 
@@ -10,27 +11,28 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import creation, discovery, replay, throughput, trees
+from bench import creation, discovery, grants, replay, throughput, trees
 from tdn.local.home import Home
 from tdn.local.network import Network
 
 BENCHMARKS = {"creation": creation.measure, "throughput": throughput.measure, "replay": replay.measure}
-#: They make networks of their own, whose stores are filled.
-FILLED = {"discovery": discovery.run, "trees": trees.run}
+#: They make networks of their own, with filled stores or more brokers.
+FILLED = {"discovery": discovery.run, "trees": trees.run, "grants": grants.run}
+PARTS = {f"grants.{name}": section for name, section in grants.SECTIONS.items()}
 
 
 def main() -> int:
     known = [*BENCHMARKS, *FILLED]
     wanted = sys.argv[1:] or known
-    if unknown := [name for name in wanted if name not in known]:
-        print(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+    if unknown := [name for name in wanted if name not in (*known, *PARTS)]:
+        print(f"unknown: {', '.join(unknown)}; there are {', '.join([*known, *PARTS])}", file=sys.stderr)
         return 2
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}; figures from shared machines: read the ratios")
     folder = Path(tempfile.mkdtemp(prefix="tdn-bench-"))
     try:
         for name in wanted:
-            if name in FILLED:
-                FILLED[name](folder / name)
+            if (section := (FILLED | PARTS).get(name)) is not None:
+                section(folder / name)
                 continue
             network = Network(Home(folder / name))
             network.up()

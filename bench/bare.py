@@ -79,14 +79,14 @@ class Crypto:
         return self._samples[size]
 
 
-async def connect(folder: Path) -> AsyncioConnection:
-    """Raw pika, logged in by certificate."""
+async def connect(folder: Path, *, port: int | None = None) -> AsyncioConnection:
+    """Raw pika, logged in by certificate; at another port than the network's own, if one is named."""
     settings = load_connection(folder)
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
     parameters = pika.ConnectionParameters(
         host=settings.brokers[0].host,
-        port=settings.brokers[0].port,
+        port=port or settings.brokers[0].port,
         virtual_host=settings.vhost,
         credentials=ExternalCredentials(),
         ssl_options=pika.SSLOptions(tls_context(credentials.load(folder)), settings.brokers[0].host),

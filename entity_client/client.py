@@ -15,6 +15,8 @@ from typing import Any, Self
 
 from entity_client import peers
 from entity_client.discovery import Discovery, Wanted
+from entity_client.grants import Grants, Judgement, Revocation, read_revocation
+from entity_client.messaging import Published, Publisher, Subscription
 from entity_client.objects import Decided, LocatedNode, Topic, read_decided, read_topic
 from entity_client.session import Patience, Session
 from entity_client.trees import Collections, Hierarchy
@@ -341,6 +343,51 @@ class EntityClient:
         """Collections: changing them, looking at them and following them (T31 to T36)."""
         return Collections(self, self._session)
 
+    @property
+    def grants(self) -> Grants:
+        """Who may publish and subscribe: giving, listing, renewing, revoking (T20, T21)."""
+        return Grants(self, self._session)
+
+    async def can(self, right: str, uuid: str) -> Judgement:
+        """Whether we may `publish`, `subscribe` or `discover`, and why."""
+        reply = await self._ask_chosen(
+            "may", {"uuid": check_uuid(uuid), "right": right, "after": self.seen}, key=names.topics_key
+        )
+        if reply.kind != "judged" or (reply.body["uuid"], reply.body["right"]) != (uuid, right):
+            raise TrustError("the node answered something else than it was asked")
+        body = reply.body
+        return Judgement(right, uuid, bool(body["allowed"]), str(body["because"]), tuple(body.get("grants", ())))
+
+    async def transfer(self, uuid: str, entity: str) -> Decided:
+        """Offer a topic of ours to another entity, which has to accept it; to ourselves: take the offer back."""
+        return await self.change("transfer", {"uuid": check_uuid(uuid), "to": check_id(entity)})
+
+    async def accept(self, uuid: str, *, keep_grants: bool = False) -> Revocation:
+        """Become the owner of a topic that was offered to us. Grants of the owner before lapse, unless they are kept."""
+        decided = await self.change("accept", {"uuid": check_uuid(uuid), "keep_grants": keep_grants})
+        return read_revocation(decided, self, self._session)
+
+    def publisher(self, uuid: str, *, sign: bool = False, encrypt: bool = False) -> Publisher:
+        """For several messages to one topic: `async with client.publisher(uuid) as publisher: await publisher.publish(…)`."""
+        return Publisher(self, self._session, uuid, sign=sign, encrypt=encrypt)
+
+    async def publish(
+        self, uuid: str, body: bytes | str, *, sign: bool = False, encrypt: bool = False, content_type: str | None = None
+    ) -> Published:
+        """One message to a topic, confirmed by the broker."""
+        async with self.publisher(uuid, sign=sign, encrypt=encrypt) as publisher:
+            return await publisher.publish(body, content_type=content_type)
+
+    def subscribe(
+        self, uuid: str, *, children: bool = False, depth: int | None = None, signed_only: bool = False
+    ) -> Subscription:
+        """The messages of a topic, from now on; with `children` of those below it too, to a depth; of a collection, those of its topics (T28)."""
+        return Subscription(self, self._session, uuid, children=children, depth=depth, signed_only=signed_only)
+
+    async def unsubscribe(self, uuid: str) -> Revocation:
+        """End a subscription. What waits in its queue is gone."""
+        return read_revocation(await self.change("unsubscribe", {"uuid": check_uuid(uuid)}), self, self._session)
+
     def countersign(
         self,
         right: str,
@@ -539,11 +586,11 @@ class EntityClient:
         if (
             receipt.kind != "receipt"
             or ours != (self.identity.name.principal, kind, self._session.network)
-            or payload.get("uuid") != body.get("uuid")
+            or (payload.get("uuid"), payload.get("grant")) != (body.get("uuid"), body.get("grant"))
         ):
             raise TrustError("the receipt is for something else than was asked")
         self.seen = max(self.seen, payload["seq"])
-        return read_decided(receipt)
+        return replace(read_decided(receipt), answer=reply.body)
 
     def _write_down(self) -> None:
         """The chosen node, for the next time. A choice that `choose` makes again and again is written when the client closes."""

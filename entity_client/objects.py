@@ -61,6 +61,8 @@ class Decided:
     collection: str | None = None
     #: How many changes a watcher has been told.
     version: int | None = None
+    #: What else the node said.
+    answer: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def as_object(self) -> dict[str, Any]:
         result: dict[str, Any] = {"kind": self.kind, "seq": self.seq, "receipt": self.receipt}

@@ -20,7 +20,7 @@ import sys
 import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,9 +31,12 @@ import pika
 import pika.exceptions
 
 from entity_client import EntityClient
-from tdn.bus.connection import tls_context
-from tdn.guard.service import MANAGEMENT_USER
+from entity_client.messaging import Message, Subscription
+from tdn.bus.connection import Channel, Connection, tls_context
+from tdn.errors import TdnError
+from tdn.guard.management import MANAGEMENT_USER
 from tdn.local.broker import find_rabbitmq
+from tdn.local.ca import LEAF_LIFE
 from tdn.local.home import Home
 from tdn.local.network import Network
 from tdn.protocol import names
@@ -236,10 +239,10 @@ class LiveNetwork:
 
     # --- who is there ---
 
-    def entity(self, kind: str = "e", *, institution: str | None = None) -> Path:
+    def entity(self, kind: str = "e", *, institution: str | None = None, lifetime: timedelta = LEAF_LIFE) -> Path:
         """Credentials of a new entity, with a name that no other test has."""
         name = f"{kind}-{next(_COUNT)}-{os.getpid()}"
-        return self.network.operator.issue(Role.ENTITY, name, institution=institution)
+        return self.network.operator.issue(Role.ENTITY, name, institution=institution, lifetime=lifetime)
 
     async def client(self, folder: Path | None = None, *, timeout: float = 15.0) -> EntityClient:
         return await EntityClient.connect(folder or self.entity(), timeout=timeout)
@@ -517,3 +520,145 @@ def with_key_of(raw: RawEntity, other: Path) -> RawEntity:
     """The same connection, signing as somebody else."""
     raw.credentials = replace(raw.credentials, key=credentials.load(other).key)
     return raw
+
+
+# --- messages on topics ---
+
+
+async def meet(
+    network: LiveNetwork, connect: Callable[..., Awaitable[EntityClient]], count: int, **how: Any
+) -> list[EntityClient]:
+    """Clients of new entities that every node knows, so that they can be granted something."""
+    clients = [await connect(network, network.entity(**how)) for _ in range(count)]
+    for client in clients:
+        await client.choose()
+    for client in clients:
+        for node in network.nodes():
+            await until(lambda c=client, n=node: network.fact("principal", c.identity.name.principal, n), f"{node} to know it")
+    return clients
+
+
+class Reading:
+    """A subscriber at work: what it was given so far, and how it ended."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.got: list[Message] = []
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async for message in self.subscription:
+            self.got.append(message)
+
+    @property
+    def bodies(self) -> list[str]:
+        return [message.body.decode() for message in self.got]
+
+    async def has(self, *bodies: str) -> list[str]:
+        """Wait for messages; gives all that came, up to now."""
+        await until(lambda: set(bodies) <= set(self.bodies) or self._task.done(), f"{bodies}, not only {self.bodies[-5:]}")
+        if self._task.done():
+            self._task.result()
+        return self.bodies
+
+    async def error(self) -> TdnError:
+        """What it ended with."""
+        await until(self._task.done, "the subscriber to end")
+        error = self._task.exception()
+        assert isinstance(error, TdnError), error
+        return error
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def reading(client: EntityClient, uuid: str, **how: Any) -> AsyncIterator[Reading]:
+    """A subscription that is ready and is read. Its queue stays afterwards, as it does when a program ends."""
+    async with client.subscribe(uuid, **how) as subscription:
+        reader = Reading(subscription)
+        try:
+            yield reader
+        finally:
+            await reader.stop()
+
+
+class Stubborn:
+    """Publishes to a topic without end, over plain connections of its own: it asks no node, and what is refused it tries again. A message
+    says who sent it, and a number."""
+
+    def __init__(self, network: LiveNetwork, folder: Path, topic: str) -> None:
+        self.credentials = credentials.load(folder)
+        self._settings = network.home.connection()
+        self._topic = topic
+        #: When each message was sent, and when the broker confirmed it.
+        self.sent: dict[str, float] = {}
+        self.taken: dict[str, float] = {}
+        self.refusals: list[TdnError] = []
+        self.connections = 0
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
+                self.connections += 1
+                try:
+                    while True:
+                        # A refusal closes the channel, not the connection.
+                        await self._publish(await connection.channel(confirms=True))
+                finally:
+                    await connection.close()
+            except TdnError as error:
+                self.refusals.append(error)
+                await asyncio.sleep(0.02)
+
+    @staticmethod
+    async def once(network: LiveNetwork, folder: Path, topic: str) -> None:
+        """One message, over a new connection; or one of our errors."""
+        settings = network.home.connection()
+        connection = await Connection.open(settings.brokers, credentials.load(folder), vhost=settings.vhost)
+        try:
+            await (await connection.channel(confirms=True)).publish(topic, "", b"once")
+        finally:
+            await connection.close()
+
+    async def _publish(self, channel: Channel) -> None:
+        login = str(self.credentials.identity.name)
+        try:
+            while True:
+                text = f"{self.credentials.identity.name.id} {len(self.sent)}"
+                self.sent[text] = time.monotonic()
+                await channel.publish(self._topic, "", text.encode(), persistent=True, message_id=text, login=login)
+                self.taken[text] = time.monotonic()
+                # Some hundred a second.
+                await asyncio.sleep(0.002)
+        except TdnError as error:
+            self.refusals.append(error)
+            await asyncio.sleep(0.02)
+
+    async def publishes(self, more: int = 1) -> None:
+        """Wait until so many more were taken."""
+        enough = len(self.taken) + more
+        await until(lambda: len(self.taken) >= enough, f"{more} more messages to be taken; {self.refusals[-1:]}")
+
+    async def is_refused(self, more: int = 5) -> None:
+        """Wait until it was refused so often once more."""
+        enough = len(self.refusals) + more
+        await until(lambda: len(self.refusals) >= enough, f"{more} more refusals, beside {len(self.taken)} that were taken")
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def stubborn(network: LiveNetwork, folder: Path, topic: str) -> AsyncIterator[Stubborn]:
+    """One that publishes already."""
+    publisher = Stubborn(network, folder, topic)
+    try:
+        await publisher.publishes(20)
+        yield publisher
+    finally:
+        await publisher.stop()

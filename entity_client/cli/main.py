@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from entity_client.cli import trees
+from entity_client.cli import grants, trees
 from entity_client.cli.present import (
     LINE,
     Act,
@@ -22,9 +22,11 @@ from entity_client.cli.present import (
     add_description,
     add_lists,
     add_member_countersignatures,
+    add_passing_on,
     cut,
     descriptor_of,
     member_countersignatures,
+    pass_on,
     print_decided,
     print_topic,
     read_text,
@@ -44,7 +46,7 @@ from tdn.queries.times import ANY_TIME, Times
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = output.Parser(prog="entity", description="Create signed topics and discover them.")
+    parser = output.Parser(prog="entity", description="Create signed topics, discover them, and publish and subscribe to them.")
     add_globals(parser)
     parser.add_argument(
         "--as", dest="name", default=os.environ.get("TDN_ENTITY"), metavar="NAME", help="who you are (default: $TDN_ENTITY)"
@@ -82,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     place.add_argument(
         "--countersigned", metavar="FILE|-", help="what the parent's owner printed with `entity countersign register`"
     )
+    add_passing_on(place, "the parent's owner")
     access = create.add_argument_group(f"who may know, and who may register below it {E}; what is below inherits the lists")
     add_lists(access, "discover", "only these may discover it", "these may not discover it")
     add_lists(access, "hierarchy", "only these may see its place in a hierarchy", "these may not see its place")
@@ -129,6 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     trees.add_commands(command, commands)
+    grants.add_commands(command, commands)
     command("answer", _answer, "stay, and answer for your own topics while no node is there")
     return parser
 
@@ -175,6 +179,8 @@ async def _locate(client: EntityClient, arguments: argparse.Namespace) -> None:
 
 
 async def _create(client: EntityClient, arguments: argparse.Namespace) -> None:
+    if arguments.pass_on and (arguments.parent is None or arguments.no_advertise):
+        raise UsageError("--pass-on goes with --parent, for a topic that is advertised at once")
     topic = await client.create(
         descriptor_of(arguments),
         synopsis_type=arguments.synopsis_type,
@@ -190,6 +196,8 @@ async def _create(client: EntityClient, arguments: argparse.Namespace) -> None:
         sealed_for=arguments.sealed_for,
         advertise=not arguments.no_advertise,
     )
+    if arguments.parent and topic.receipt is not None:
+        await pass_on(client, arguments, topic.uuid, arguments.parent)
     if arguments.json:
         emit(topic.as_object())
         return

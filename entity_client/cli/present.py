@@ -14,11 +14,12 @@ from typing import Any, Protocol
 from entity_client.client import EntityClient
 from entity_client.objects import Topic
 from tdn.cli import output
-from tdn.cli.output import emit
+from tdn.cli.output import emit, note
 from tdn.errors import UsageError
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol.access import NO_LISTS
 from tdn.protocol.times import parse_duration
+from tdn.trust.grants import RIGHTS
 
 Act = Callable[[EntityClient, argparse.Namespace], Awaitable[int | None]]
 
@@ -99,6 +100,24 @@ async def until_told(working: Coroutine[Any, Any, None]) -> None:
         for task in (work, stopping):
             task.cancel()
         await asyncio.gather(work, stopping, return_exceptions=True)
+
+
+def add_passing_on(parser: argparse._ActionsContainer, owner: str) -> None:
+    """The option by which a joining topic's owner lets the tree's owner grant it too."""
+    parser.add_argument(
+        "--pass-on",
+        action="append",
+        default=[],
+        choices=RIGHTS,
+        help=f"let {owner} grant this right on it, so that grants on the whole tree cover it; repeat it for both",
+    )
+
+
+async def pass_on(client: EntityClient, arguments: argparse.Namespace, uuid: str, joined: str) -> None:
+    for right in dict.fromkeys(arguments.pass_on):
+        granted = await client.grants.let_pass_on(right, uuid, joined)
+        if granted is not None:
+            note(f"{granted.grant.grantee} may pass on the right to {right}: grant {granted.id}")
 
 
 LINE = "{:36}  {:16}  {:10}  {}"

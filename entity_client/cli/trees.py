@@ -18,9 +18,11 @@ from entity_client.cli.present import (
     add_description,
     add_lists,
     add_member_countersignatures,
+    add_passing_on,
     cut,
     descriptor_of,
     member_countersignatures,
+    pass_on,
     print_decided,
     print_topic,
     read_text,
@@ -122,6 +124,7 @@ def _add_collection(command: Command, under: Any) -> None:
         added.add_argument("uuid", metavar="UUID", type=check_uuid)
         if name == "add":
             _add_countersigned(added, "its owner", "include")
+            add_passing_on(added, "the collection's owner")
     move = command("move", _move, "take a topic or collection out of one collection and put it into another", under)
     move.add_argument("uuid", metavar="UUID", type=check_uuid)
     move.add_argument("--from", dest="source", required=True, metavar="COLLECTION", type=check_uuid)
@@ -228,6 +231,7 @@ async def _create_collection(client: EntityClient, arguments: argparse.Namespace
 
 async def _add(client: EntityClient, arguments: argparse.Namespace) -> None:
     decided = await client.collections.add(arguments.collection, arguments.uuid, countersigned=_token(arguments))
+    await pass_on(client, arguments, arguments.uuid, arguments.collection)
     print_decided(
         decided.as_object(), arguments, f"{decided.uuid} is in collection {decided.collection}: record {decided.seq} of the log"
     )

@@ -51,6 +51,12 @@ class Delivery:
     correlation: str | None
     #: The sender's login, where it named it: the broker lets nobody name another's.
     login: str | None = None
+    message_id: str | None = None
+    content_type: str | None = None
+    #: When its sender says that it was sent, in seconds.
+    sent: int | None = None
+    #: The exchange that it was sent to.
+    exchange: str = ""
 
 
 #: What RabbitMQ says when its authorisation backend failed, rather than refused. (AMQP cuts texts at 255 bytes, so of a very long name not all.)
@@ -242,6 +248,13 @@ class Channel:
     async def bind_queue(self, queue: str, exchange: str, key: str = "", arguments: dict[str, Any] | None = None) -> None:
         await self._call(self._raw.queue_bind, queue=queue, exchange=exchange, routing_key=key, arguments=arguments)
 
+    async def unbind_queue(self, queue: str, exchange: str, key: str = "") -> None:
+        await self._call(self._raw.queue_unbind, queue=queue, exchange=exchange, routing_key=key)
+
+    async def delete_queue(self, name: str) -> None:
+        """Harmless when it is not there."""
+        await self._call(self._raw.queue_delete, queue=name)
+
     async def bind_exchange(self, destination: str, source: str, key: str) -> None:
         await self._call(self._raw.exchange_bind, destination=destination, source=source, routing_key=key)
 
@@ -265,6 +278,10 @@ class Channel:
                     redelivered=method.redelivered,
                     correlation=_text(properties.correlation_id),
                     login=_text(properties.user_id),
+                    message_id=_text(properties.message_id),
+                    content_type=_text(properties.content_type),
+                    sent=properties.timestamp if isinstance(properties.timestamp, int) else None,
+                    exchange=method.exchange,
                 )
             )
 
@@ -307,6 +324,8 @@ class Channel:
         message_id: str | None = None,
         correlation: str | None = None,
         login: str | None = None,
+        content_type: str | None = None,
+        sent: int | None = None,
     ) -> asyncio.Future[None]:
         """Send now; await the result for the broker's confirm (on a channel with confirms). `mandatory` needs a message id."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -322,6 +341,8 @@ class Channel:
             message_id=message_id,
             correlation_id=correlation,
             user_id=login,
+            content_type=content_type,
+            timestamp=sent,
         )
         try:
             self._raw.basic_publish(exchange, key, body, properties, mandatory=mandatory)

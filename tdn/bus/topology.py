@@ -25,6 +25,17 @@ _PEER_IDLE_MILLISECONDS = 7 * 86_400_000
 #: How long a message to a peer waits. Whoever asked has stopped waiting by then.
 _PEER_MILLISECONDS = 30_000
 
+#: How long a node's queue of the guards' reports outlives it, and how old a report may get.
+_GUARDS_IDLE_MILLISECONDS = 60_000
+_REPORT_MILLISECONDS = 30_000
+
+#: A subscriber that is away finds so much: of the last day, and no more than this. The oldest goes first. After a week without a reader the
+#: queue goes away.
+FEED_MILLISECONDS = 86_400_000
+FEED_IDLE_MILLISECONDS = 7 * 86_400_000
+FEED_MESSAGES = 100_000
+FEED_BYTES = 64 * 1024 * 1024
+
 LOG_ARGUMENTS = {"x-queue-type": "stream"}
 
 
@@ -36,6 +47,7 @@ async def declare(channel: Channel) -> None:
     await channel.declare_exchange(names.NOTIFICATIONS, "direct")
     await channel.declare_exchange(names.PEERS, "fanout")
     await channel.declare_exchange(names.PEER_REPLIES, "direct")
+    await channel.declare_exchange(names.GUARDS, "fanout")
     await channel.declare_queue(names.LOG, LOG_ARGUMENTS)
     # What cannot even be given up in order is dropped in the end: nothing circulates for ever.
     await channel.declare_queue(
@@ -121,4 +133,41 @@ async def declare_peer(channel: Channel, owner: Name, session: str, *, answers: 
         await channel.bind_queue(queue, names.PEERS)
     else:
         await channel.bind_queue(queue, names.PEER_REPLIES, queue)
+    return queue
+
+
+async def declare_guards_queue(channel: Channel, node_id: str) -> str:
+    """Where a node hears how far the guards are."""
+    queue = names.guards_queue(node_id)
+    await channel.declare_queue(
+        queue,
+        {
+            "x-queue-type": "classic",
+            "x-expires": _GUARDS_IDLE_MILLISECONDS,
+            "x-message-ttl": _REPORT_MILLISECONDS,
+            "x-max-length": 10_000,
+        },
+    )
+    await channel.bind_queue(queue, names.GUARDS)
+    return queue
+
+
+async def declare_topic(channel: Channel, uuid: str) -> None:
+    """A topic's exchange: its UUID, and nothing that tells what it is about or where it stands (T30)."""
+    await channel.declare_exchange(uuid, "fanout")
+
+
+async def declare_feed(channel: Channel, entity: str, subject: str, secret: str) -> str:
+    """The queue of one subscription. Bounded: a subscriber that never comes back must not fill the broker."""
+    queue = names.feed_queue(entity, subject, secret)
+    await channel.declare_queue(
+        queue,
+        {
+            "x-queue-type": "classic",
+            "x-expires": FEED_IDLE_MILLISECONDS,
+            "x-message-ttl": FEED_MILLISECONDS,
+            "x-max-length": FEED_MESSAGES,
+            "x-max-length-bytes": FEED_BYTES,
+        },
+    )
     return queue

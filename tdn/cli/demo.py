@@ -136,6 +136,7 @@ async def _topics(network: Network, story: Story) -> None:
         topic = await _create(alice, bob, story)
         await _ask_and_hide(alice, bob, mallory, story)
         await _grow(alice, bob, story)
+        await _talk(alice, bob, mallory, topic, story)
         await _attack(network, mallory, alice, topic, story)
         await _survive(network, alice, bob, story)
         await _end(network, alice, bob, mallory, topic, story)
@@ -277,6 +278,63 @@ async def _grow(alice: EntityClient, bob: EntityClient, story: Story) -> None:
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+
+async def _talk(alice: EntityClient, bob: EntityClient, mallory: EntityClient, topic: Topic, story: Story) -> None:
+    uuid = topic.uuid
+    with story.step(
+        "Alice lets Bob publish",
+        "A grant is signed by the topic's owner and stands in the log; the broker itself asks the guard, which finds the chain from the minted "
+        "topic to whoever publishes. Each topic has an exchange named by its UUID alone.",
+    ):
+        await _refused(lambda: bob.publish(uuid, "7.9 °C"), "Bob publishing without a grant", story)
+        story.command(f"entity --as alice grant publish {uuid} bob --lifetime 1h")
+        granted = await alice.grants.give("publish", uuid, "bob")
+        bob.seen = max(bob.seen, alice.seen)
+        for sentence in judge([granted.token.encode()], alice._session.credentials.roots)[0].proves[:2]:
+            story.show(f"`tdn verify`: {sentence}")
+        async with alice.subscribe(uuid) as subscription:
+            story.command(f"entity --as alice subscribe {uuid}")
+            story.command(f"entity --as bob publish {uuid} --sign '7.9 °C'")
+            await bob.publish(uuid, "7.9 °C", sign=True)
+            message = await asyncio.wait_for(anext(subscription), 20.0)
+        _expect((message.publisher, message.body.decode(), message.signed) == ("bob", "7.9 °C", True), "the message arrives")
+        story.good(f"from {message.publisher}, signed: {message.body.decode()}")
+        await _refused(lambda: mallory.publish(uuid, "99 °C"), "Mallory publishing", story)
+    with story.step(
+        "Alice takes it back while Bob is publishing",
+        "RabbitMQ asks once and remembers the answer as long as a channel is open. So the guard closes the connection that holds the right, before "
+        "Alice gets her receipt: what is published after it is not accepted.",
+    ):
+        accepted = 0
+        began, ended = asyncio.Event(), asyncio.Event()
+
+        async def go_on() -> None:
+            nonlocal accepted
+            try:
+                async with bob.publisher(uuid) as publisher:
+                    while True:
+                        await publisher.publish("still here")
+                        accepted += 1
+                        began.set()
+            except Refused:
+                ended.set()
+
+        publishing = asyncio.create_task(go_on())
+        try:
+            await asyncio.wait_for(began.wait(), 20.0)
+            story.command(f"entity --as alice grant revoke {granted.id}")
+            revocation = await alice.grants.revoke(granted.id)
+            after = accepted
+            await asyncio.wait_for(ended.wait(), 20.0)
+        finally:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+        _expect(accepted == after and revocation.cut["connections"] == ["entity:bob"], "nothing was accepted after the receipt")
+        story.good(
+            f"{after} messages were accepted before, none after the receipt, which says: connections of "
+            f"{', '.join(revocation.cut['connections'])} closed within {revocation.milliseconds} ms"
+        )
 
 
 async def _attack(network: Network, mallory: EntityClient, alice: EntityClient, topic: Topic, story: Story) -> None:

@@ -7,12 +7,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tdn.cli import output
+from tdn.cli import audit, output
 from tdn.cli.demo import run_demo
 from tdn.cli.output import add_globals, add_json, emit, note, table
 from tdn.cli.serve import serve_guard, serve_node
 from tdn.errors import TrustError, UsageError
-from tdn.local.ca import LEAF_LIFE, write_request
+from tdn.local.ca import AUTHORITIES, LEAF_LIFE, write_request
 from tdn.local.home import Home
 from tdn.local.network import Network
 from tdn.protocol.names import Role, check_id
@@ -40,6 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
         foreground = commands.add_parser(str(role), help=f"run one {role} in the foreground")
         foreground.add_argument("--id", required=True, metavar="ID")
         foreground.set_defaults(perform=perform)
+        if role is Role.GUARD:
+            foreground.add_argument("--listen", metavar="HOST:PORT", help="where its broker asks it (default: as in tdn.toml)")
+            foreground.add_argument("--management", metavar="URL", help="its broker's management API (default: as in tdn.toml)")
 
     ca = commands.add_parser("ca", help="certificates")
     acts = ca.add_subparsers(dest="act", required=True, metavar="ACT")
@@ -50,11 +53,19 @@ def build_parser() -> argparse.ArgumentParser:
     issue.add_argument("--role", type=Role, choices=(Role.GUARD, Role.BROKER), help="for a guard, or for a RabbitMQ of your own")
     issue.add_argument("--host", action="append", default=[], metavar="H", help="with --role: a name or address it is reached by")
     issue.add_argument("--lifetime", type=parse_duration, default=LEAF_LIFE, metavar="D", help="default: 365d")
+    issue.add_argument("--keep-key", action="store_true", help="for a NAME that has a key: a new certificate for that key")
     issue.set_defaults(perform=_issue)
     revoke = acts.add_parser("revoke", help="void every certificate of NAME until now, in the log and at the broker")
     revoke.add_argument("name", metavar="NAME")
     revoke.add_argument("--node", action="store_true", help="a node, where an entity has the same name")
+    revoke.add_argument("--guard", action="store_true", help="a guard")
     revoke.set_defaults(perform=_revoke)
+    rotate = acts.add_parser("rotate", help="a new intermediate; what the former one signed stays valid, its key is deleted")
+    rotate.add_argument("authority", choices=tuple(AUTHORITIES), help="the one for nodes, guards and brokers, or for entities")
+    rotate.add_argument(
+        "--reissue", action="store_true", help="also a new certificate for the present key of everybody below it in this home"
+    )
+    rotate.set_defaults(perform=_rotate)
     request = acts.add_parser("request", help="a key and a signing request, for a PKI of your own")
     request.add_argument("name", metavar="NAME")
     request.add_argument("--role", type=Role, default=Role.ENTITY, choices=list(Role), help="default: entity")
@@ -66,7 +77,13 @@ def build_parser() -> argparse.ArgumentParser:
     install.add_argument("--role", type=Role, default=Role.ENTITY, choices=list(Role), help="default: entity")
     install.set_defaults(perform=_install)
 
-    verify = commands.add_parser("verify", help="check an advertisement, receipt or status, offline")
+    audit_log = commands.add_parser("audit", help="what the guards allowed and denied, and why")
+    audit.add_arguments(audit_log)
+    audit_log.set_defaults(perform=audit.perform)
+
+    verify = commands.add_parser(
+        "verify", help="check an advertisement, grant, receipt, revocation, notification or status, offline"
+    )
     verify.add_argument("file", metavar="FILE|-", help="the signed bytes, or one of our JSON lines")
     verify.add_argument("--trust", type=Path, metavar="PEM", help="trusted roots (default: those of the home)")
     verify.set_defaults(perform=_verify)
@@ -74,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="a guided tour on a private network of its own, cleaned up afterwards")
     demo.set_defaults(perform=lambda arguments: run_demo(as_json=arguments.json))
 
-    for command in (up, down, status, issue, revoke, request, install, verify, demo):
+    for command in (up, down, status, issue, revoke, rotate, request, install, audit_log, verify, demo):
         add_json(command)
     return parser
 
@@ -132,9 +149,8 @@ def _show_status(network: Network, *, as_json: bool) -> None:
 
 
 def _condition(entry: dict[str, object]) -> str:
-    if not entry["alive"]:
-        return "stopped"
-    return "ready" if entry.get("ready", True) else "not ready"
+    state = "stopped" if not entry["alive"] else "ready" if entry.get("ready", True) else "not ready"
+    return f"{state}: denies entities everything" if entry.get("denies_all") else state
 
 
 def _node(arguments: argparse.Namespace) -> None:
@@ -142,7 +158,8 @@ def _node(arguments: argparse.Namespace) -> None:
 
 
 def _guard(arguments: argparse.Namespace) -> None:
-    serve_guard(_home(arguments), arguments.id, verbose=arguments.verbose)
+    home = _home(arguments)
+    serve_guard(home, arguments.id, listen=arguments.listen, management=arguments.management, verbose=arguments.verbose)
 
 
 def _issue(arguments: argparse.Namespace) -> None:
@@ -156,10 +173,15 @@ def _issue(arguments: argparse.Namespace) -> None:
     role = arguments.role or (Role.NODE if arguments.node else Role.ENTITY)
     again = (network.home.credentials(role, arguments.name) / "cert.pem").exists()
     folder = network.operator.issue(
-        role, arguments.name, institution=arguments.institution, lifetime=arguments.lifetime, hosts=arguments.host
+        role,
+        arguments.name,
+        institution=arguments.institution,
+        lifetime=arguments.lifetime,
+        hosts=arguments.host,
+        keep_key=arguments.keep_key,
     )
-    if role in (Role.NODE, Role.GUARD) and again:
-        network.restart(role, arguments.name)
+    if again:
+        network.take_up(role, arguments.name, timeout=arguments.timeout)
     who = credentials.load(folder).identity
     if arguments.json:
         emit({"folder": str(folder), "name": str(who.name), "institution": who.institution, "rotated": again})
@@ -167,39 +189,64 @@ def _issue(arguments: argparse.Namespace) -> None:
         print(folder)
 
 
+def _rotate(arguments: argparse.Namespace) -> None:
+    network = Network(_home(arguments), note)
+    if not network.home.exists:
+        raise UsageError(f"there is no network in {network.home}; `tdn up` makes one")
+    rotated = network.operator.rotate(arguments.authority)
+    note(f"new intermediate {rotated.subject!r}, valid until {rotated.not_after}; the former certificate is in {rotated.retired}")
+    reissued = []
+    for role, name in network.operator.leaves(arguments.authority) if arguments.reissue else ():
+        network.operator.reissue(role, name)
+        network.take_up(role, name, timeout=arguments.timeout)
+        reissued.append(f"{role}:{name}")
+        note(f"{role} {name} has a new certificate for its key")
+    if arguments.json:
+        emit({"rotated": arguments.authority, "subject": rotated.subject, "not_after": rotated.not_after, "reissued": reissued})
+
+
 def _revoke(arguments: argparse.Namespace) -> None:
     network = Network(_home(arguments), note)
     home = network.home
     check_id(arguments.name)
     is_node = arguments.node or (arguments.name in home.ids(Role.NODE) and arguments.name not in home.ids(Role.ENTITY))
-    role = Role.NODE if is_node else Role.ENTITY
+    role = Role.GUARD if arguments.guard else Role.NODE if is_node else Role.ENTITY
     if not home.exists or (
         not network.operator.authority.issued_to(f"{role}:{arguments.name}") and arguments.name not in home.ids(role)
     ):
         raise TrustError(f"{arguments.name!r} has no certificate from this network; nothing to revoke")
-    if role is Role.NODE and not [name for name in home.ids(Role.NODE) if name != arguments.name]:
-        raise UsageError("the last node cannot be revoked: nobody would be left to put it into the log; issue another node first")
+    if role is not Role.ENTITY and not [name for name in home.ids(role) if name != arguments.name]:
+        raise UsageError(f"the last {role} cannot be revoked: nothing would work any more; issue another {role} first")
+    if role is Role.GUARD and home.settings().private_broker and arguments.name in network.guards():
+        raise UsageError(
+            f"the private broker asks guard {arguments.name}, so it cannot be revoked; `tdn ca issue` gives it a new key"
+        )
     network.operator.revoke(role, arguments.name)
     result: dict[str, object] = {"revoked": f"{role}:{arguments.name}", "receipt": None}
+    ended = ""
     if any(entry["alive"] for entry in network.status()):
         if role is Role.NODE:
             network.process(role, arguments.name).stop()
-        receipts = asyncio.run(network.operator.send_pending(timeout=arguments.timeout))
-        result["receipt"] = receipts[-1] if receipts else None
-        network.await_cut(receipts, timeout=arguments.timeout)
-        note(f"{role} {arguments.name} is revoked in the log; the guard refuses its keys and has ended its connections")
+        sent = asyncio.run(network.operator.send_pending(timeout=arguments.timeout))
+        result["receipt"] = sent[-1].receipt if sent else None
+        network.await_cut([one.receipt for one in sent], timeout=arguments.timeout)
+        if sent and sent[-1].revocation is not None:
+            proof = network.read_statement(sent[-1].revocation)
+            result |= {"cut": proof["cut"], "milliseconds": proof["milliseconds"], "revocation": sent[-1].revocation}
+            ended = f", within {proof['milliseconds']} ms"
+        note(f"{role} {arguments.name} is revoked in the log; the guard refuses its keys and has ended its connections{ended}")
     else:
         note(f"{role} {arguments.name} is revoked; the network is not running, so the log learns it at the next `tdn up`")
-    if role is Role.NODE:
-        _retire(network, arguments.name)
+    if role is not Role.ENTITY:
+        _retire(network, role, arguments.name)
     if arguments.json:
         emit(result)
 
 
-def _retire(network: Network, name: str) -> None:
-    """A revoked node does not start again, and its enrolment is not offered again."""
-    folder = network.home.credentials(Role.NODE, name)
-    (network.home.enrolments / f"{Role.NODE}-{name}.jws").unlink(missing_ok=True)
+def _retire(network: Network, role: Role, name: str) -> None:
+    """A revoked node or guard does not start again, and its enrolment is not offered again."""
+    folder = network.home.credentials(role, name)
+    (network.home.enrolments / f"{role}-{name}.jws").unlink(missing_ok=True)
     (folder / "cert.pem").rename(folder / "revoked-cert.pem")
 
 

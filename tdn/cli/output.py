@@ -21,8 +21,22 @@ from tdn.protocol.times import parse_duration
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are UsageError, so that they too come out as the interface says."""
 
+    _intermixing = False
+
     def error(self, message: str) -> Any:
         raise UsageError(f"{message}; see `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Options may stand before, between and after arguments. argparse alone takes an argument that may be left out for absent as soon
+        as an option stands before it."""
+        may_be_left_out = any(action.nargs == argparse.OPTIONAL for action in self._get_positional_actions())
+        if not may_be_left_out or self._intermixing:
+            return super().parse_known_args(args, namespace)
+        self._intermixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixing = False
 
 
 def add_globals(parser: argparse.ArgumentParser) -> None:

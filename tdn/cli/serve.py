@@ -70,19 +70,20 @@ def serve_node(home: Home, name: str, *, verbose: bool) -> None:
     asyncio.run(run())
 
 
-def serve_guard(home: Home, name: str, *, verbose: bool) -> None:
+def serve_guard(home: Home, name: str, *, listen: str | None = None, management: str | None = None, verbose: bool) -> None:
     folder = _folder(home, Role.GUARD, name)
     connection = home.connection()
     configured = home.settings()
+    host, port = _address(listen) if listen is not None else (configured.guard_host, configured.guard_port)
     settings = GuardSettings(
         brokers=connection.brokers,
         vhost=connection.vhost,
         genesis=home.genesis(),
         store=folder / "store.sqlite",
         enrolments=home.enrolments,
-        host=configured.guard_host,
-        port=configured.guard_port,
-        management_url=configured.management_url,
+        host=host,
+        port=port,
+        management_url=(management or configured.management_url).rstrip("/"),
         management_password=home.management_password(),
         silence_seconds=float(os.environ.get("TDN_SILENCE_SECONDS", "20")),
     )
@@ -96,6 +97,8 @@ def serve_guard(home: Home, name: str, *, verbose: bool) -> None:
                 "sequence": guard.replica.position[0],
                 "lag": guard.replica.lag,
                 "cutting": guard.cutting,
+                # A guard that was stopped in its tracks cannot say so; that it says nothing shows it.
+                "at": int(time.time()),
                 "counts": dict(guard.counts),
             }
 
@@ -131,6 +134,13 @@ async def _run(service: Callable[[asyncio.Event], Any], home: Home, name: str, s
         reporting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reporting
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise UsageError(f"{text[:80]!r} is not an address; write HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 def _folder(home: Home, role: Role, name: str) -> Any:

@@ -1,33 +1,41 @@
-"""A guard's life: follow the log, answer RabbitMQ over HTTPS, cut off what the log has ended.
+"""A guard's life: follow the log, answer RabbitMQ over HTTPS, end at the broker what the log has ended, say how far it is.
 
-Only the broker may ask: the TLS client certificate must be a broker's. The management API of the broker, which knows no client
-certificates as logins, is used with a password that this guard alone accepts, for this one purpose.
+Only the broker may ask: the TLS client certificate must be a broker's. What the guard cannot know it does not allow: it is *sure* while it has
+read all of the log and the broker has confirmed a word of it a moment ago. A guard that was paused or cut off notices at its next answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
+import json
 import logging
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import quote
 
-from aiohttp import BasicAuth, ClientError, ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import web
 
-from tdn.bus.connection import CUT_OFF, Broker, Connection, tls_context
-from tdn.errors import LogDiverged, TdnError, TrustError, UnknownRules
+from tdn.bus.connection import CUT_OFF, Broker, Channel, Connection
+from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
 from tdn.guard import decisions
+from tdn.guard.audit import AUDIT_FILE, Audit, Entry
 from tdn.guard.decisions import Decision, Knowledge
+from tdn.guard.enforcing import Cut, Enforcer
+from tdn.guard.management import MANAGEMENT_USER, Management
+from tdn.guard.memory import MEMORY_FILE, Remembered
 from tdn.protocol import names
 from tdn.protocol.names import Name, Role
-from tdn.protocol.times import parse_time
+from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.replica.replica import Applied, Replica
+from tdn.rules import feeds, principals
 from tdn.rules.apply import network_id, read_genesis
+from tdn.rules.feeds import Touched
 from tdn.store.topics import NOTHING
 from tdn.trust import envelope
 from tdn.trust.certificates import decode_chain, roots_from_ders
@@ -35,19 +43,20 @@ from tdn.trust.credentials import Credentials
 
 logger = logging.getLogger(__name__)
 
-#: Login of the management API. Not a principal's name, so it can never be a certificate's.
-MANAGEMENT_USER = "tdn-management"
-
-
 #: What those are told who asked each other while no node was there.
 NODES_ARE_BACK = "a node is there again"
 
-#: Nobody waits for a guard to apply one record; a tenth of a second is how late it may learn of a revocation by its own choice.
-_LINGER_SECONDS = 0.1
-#: How many logins are cut off at once, how often each is tried, and how long after the first look the second is taken.
-_CUTS_AT_ONCE = 8
-_CUT_TRIES = 20
-_SECOND_LOOK_SECONDS = 0.3
+#: A node waits for a guard to apply a revocation. As late as this may it learn of one by its own choice.
+_LINGER_SECONDS = 0.02
+#: Between two words of a guard to the nodes, and how long the broker's confirmation of one is believed. Nodes take a guard that has been silent
+#: for twice as long to allow nothing.
+BEAT_SECONDS = 0.5
+LEASE_SECONDS = 3.0
+#: Between two looks at what ends by this guard's own clock, and two flushes of the audit log.
+_CLOCK_SECONDS = 0.5
+_FLUSH_SECONDS = 0.1
+#: Kinds of records whose node waits until every guard is done with them.
+AWAITED = frozenset({"retract", "revoke", "accept", "unsubscribe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,8 @@ class GuardSettings:
     management_password: str
     #: No tick of any node for so long means that none is there.
     silence_seconds: float = 20.0
+    #: How many rows the audit log keeps.
+    audit_rows: int = 1_000_000
 
 
 class Guard:
@@ -80,42 +91,76 @@ class Guard:
             settings.store, network_id(settings.genesis), self._on_applied, stores=NOTHING, linger_seconds=_LINGER_SECONDS
         )
         self._genesis = read_genesis(settings.genesis)
-        self.sure = False
         self.counts: Counter[str] = Counter()
-        self._to_cut: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        folder = settings.store.parent
+        self._audit = Audit(folder / AUDIT_FILE, keep_rows=settings.audit_rows)
+        self._memory = Remembered(folder / MEMORY_FILE)
+        self._management = Management(settings.management_url, settings.management_password, settings.vhost, credentials)
+        # What is ended follows from the log, whether or not somebody could be let in now.
+        self._enforcer = Enforcer(
+            self.replica.reader, self._memory, self._management, lambda: replace(self._know(), sure=True), self._note_cut
+        )
         #: Logins that were allowed to ask or answer each other while no node was there.
         self._peers: set[str] = set()
-        self._unfinished = 0
+        #: Records that have been applied and whose consequences at the broker are still being drawn; and whatever else is being ended.
+        self._settling: dict[asyncio.Task[None], int | None] = {}
+        self._connection: Connection | None = None
+        self._words: Channel | None = None
+        self._confirmed = float("-inf")
+        self._news = asyncio.Event()
+        #: Whether it knows whom it has allowed what.
+        self._remembers = asyncio.Event()
+        if self._memory.complete:
+            self._remembers.set()
+        self._following = False
         self._enrolled: dict[str, Name] = {}
         self._enrolments_read = -1
 
+    @property
+    def sure(self) -> bool:
+        """Whether the view is known to be up to date."""
+        return self._following and time.monotonic() - self._confirmed < LEASE_SECONDS
+
+    @property
+    def cutting(self) -> int:
+        """Ends that are in the log and not known to be carried out at the broker yet."""
+        return len(self._settling)
+
     async def run(self, stop: asyncio.Event) -> None:
         runner = await self._listen()
-        tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._cut()), asyncio.create_task(stop.wait())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await runner.cleanup()
-            self.replica.close()
+        async with self._management:
+            work = (self._follow(), self._beat(), self._watch_clock(), self._flush(), self._look_at_all(), stop.wait())
+            tasks = [asyncio.create_task(task) for task in work]
+            ends = [task for task in tasks if task is not tasks[4]]
+            try:
+                done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in [*tasks, *self._settling]:
+                    task.cancel()
+                await asyncio.gather(*tasks, *self._settling, return_exceptions=True)
+                await runner.cleanup()
+                self.replica.close()
+                self._audit.close()
+                self._memory.close()
 
     async def _follow(self) -> None:
         """Keep the view up to date. While it is not, entities are refused: what the guard cannot know, it does not allow."""
         while True:
             try:
-                connection = await Connection.open(self._settings.brokers, self._credentials, vhost=self._settings.vhost)
+                connection = self._connection = await Connection.open(
+                    self._settings.brokers, self._credentials, vhost=self._settings.vhost
+                )
                 following = asyncio.create_task(self.replica.follow(connection))
                 caught_up = asyncio.create_task(self.replica.caught_up.wait())
                 try:
                     await asyncio.wait([following, caught_up], return_when=asyncio.FIRST_COMPLETED)
-                    self.sure = self.replica.caught_up.is_set()
+                    self._following = self.replica.caught_up.is_set()
                     await following
                 finally:
-                    self.sure = False
+                    self._following = False
+                    self._connection = self._words = None
                     for task in (following, caught_up):
                         task.cancel()
                     await asyncio.gather(following, caught_up, return_exceptions=True)
@@ -125,6 +170,42 @@ class Guard:
             except TdnError as error:
                 logger.info("guard %s waits for the log: %s", self.id, error)
             await asyncio.sleep(0.3)
+
+    # --- saying how far it is ---
+
+    async def _beat(self) -> None:
+        """Twice a second, and whenever there is news."""
+        while True:
+            self._news.clear()
+            await self._say({})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_SECONDS):
+                    await self._news.wait()
+
+    @property
+    def _done(self) -> int:
+        """The record up to which this guard knows the log and has ended at the broker what it ends."""
+        unfinished = [seq for seq in self._settling.values() if seq is not None]
+        return min([self.replica.position[0], *(seq - 1 for seq in unfinished)])
+
+    async def _say(self, what: Mapping[str, object]) -> None:
+        """A word to the nodes: up to which record this guard is done with the log, and what it has ended for one."""
+        said = time.monotonic()
+        body = json.dumps({"applied": self._done, **what}).encode()
+        with contextlib.suppress(TdnError, TimeoutError):
+            async with asyncio.timeout(LEASE_SECONDS):
+                words = await self._channel()
+                await words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
+            # From the moment before it was sent: the broker had it no earlier.
+            self._confirmed = said
+
+    async def _channel(self) -> Channel:
+        if self._connection is None:
+            raise BrokerUnavailable("not connected")
+        if self._words is None or self._words.closed.done():
+            # Before the first node has made the exchange, the broker closes the channel.
+            self._words = await self._connection.channel(confirms=True)
+        return self._words
 
     # --- answering the broker ---
 
@@ -149,6 +230,7 @@ class Guard:
             logger.exception("a question of the broker could not be answered")
             decision = Decision(False, "the guard failed")
         self.counts["allowed" if decision.allowed else "denied"] += 1
+        self._note(question, fields, decision)
         if not decision.allowed:
             logger.info(
                 "denied %s %s: %s",
@@ -156,7 +238,6 @@ class Guard:
                 {key: value[:120] for key, value in fields.items() if key != "password"},
                 decision.because,
             )
-        if not decision.allowed:
             return web.Response(text="deny")
         return web.Response(
             text="allow administrator" if fields.get("username") == MANAGEMENT_USER and question == "user" else "allow"
@@ -171,8 +252,7 @@ class Guard:
         if "password" in fields:
             return Decision(False, "logins are by certificate; a password means another way in")
         # Looked up only where it matters: publishers ask about other exchanges thousands of times a second.
-        silent = fields.get("name") in names.BETWEEN_ENTITIES and self._nodes_silent()
-        know = Knowledge(self.replica.reader, self._settings.vhost, self._enrolments(), self.sure, silent)
+        know = self._know(nodes_silent=fields.get("name") in names.BETWEEN_ENTITIES and self._nodes_silent())
         vhost = fields.get("vhost", "")
         if question == "user":
             return decisions.may_log_in(know, login)
@@ -185,12 +265,23 @@ class Guard:
             who = Name.parse(login)
             if decision.allowed and who is not None and who.role is Role.ENTITY and fields.get("name") in names.BETWEEN_ENTITIES:
                 self._peers.add(login)
+            is_exchange = fields.get("resource") == "exchange"
+            if decision.allowed and is_exchange and decision.topic is not None and decision.basis is not None:
+                # Before the broker hears of it: from then on an open channel holds the right.
+                self._memory.remember(login, decision.topic, decision.basis.grants)
             return decision
         if question == "topic":
             return decisions.may_route(
                 know, login, vhost, fields.get("name", ""), fields.get("permission", ""), fields.get("routing_key", "")
             )
         return Decision(False, "an unknown question")
+
+    def _know(self, *, nodes_silent: bool = False) -> Knowledge:
+        reader = self.replica.reader
+        now = self._clock()
+        if reader.get("network", "network") is not None:
+            now = max(now, principals.log_time(reader))
+        return Knowledge(reader, self._settings.vhost, self._enrolments(), self.sure, now, nodes_silent)
 
     def _nodes_silent(self) -> bool:
         """Whether no node has ticked for so long that entities may ask each other. Unsure means no."""
@@ -202,6 +293,8 @@ class Guard:
         """The operator's login at the management API: by password, and with no right to any message."""
         if question == "vhost":
             return Decision(True, "the management API looks at the vhost")
+        if question == "resource":
+            return decisions.may_manage(fields.get("resource", ""), fields.get("name", ""), fields.get("permission", ""))
         given = fields.get("password", "").encode()
         right = question == "user" and hmac.compare_digest(given, self._settings.management_password.encode())
         return Decision(right, "the management password" if right else "not the management password")
@@ -226,59 +319,116 @@ class Guard:
                     self._enrolled[str(identity.name)] = identity.name
         return self._enrolled
 
-    # --- cutting off ---
+    # --- ending what has ended ---
 
     def _on_applied(self, applied: Applied) -> None:
-        for _, outcome in applied:
-            for login in outcome.cut:
-                self._end(login, CUT_OFF)
+        for record, outcome in applied:
+            if outcome.status == "accepted":
+                touched = feeds.losses(outcome.writes)
+                if touched or outcome.cut or outcome.kind in AWAITED:
+                    self._settle(touched, [(login, CUT_OFF) for login in outcome.cut], record.seq)
         if self._peers and not self._nodes_silent():
             # A node is back. The broker remembers what it allowed on an open channel, so those who asked each other connect anew.
-            for login in self._peers:
-                self._end(login, NODES_ARE_BACK)
+            self._settle(Touched(), [(login, NODES_ARE_BACK) for login in self._peers])
             self._peers.clear()
+        self._news.set()
 
-    def _end(self, login: str, reason: str) -> None:
-        self._unfinished += 1
-        self._to_cut.put_nowait((login, reason))
+    def _settle(self, touched: Touched, logins: Sequence[tuple[str, str]], seq: int | None = None) -> None:
+        task = asyncio.create_task(self._settle_one(touched, logins, seq))
+        self._settling[task] = seq
+        task.add_done_callback(self._settled)
 
-    @property
-    def cutting(self) -> int:
-        """Logins that the log has ended and whose connections are not known to be closed yet."""
-        return self._unfinished
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        self._settling.pop(task, None)
+        self._news.set()
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("something could not be ended at the broker", exc_info=task.exception())
 
-    async def _cut(self) -> None:
-        """End the open connections of every login that the log has ended, several at a time."""
-        async with (
-            ClientSession(
-                connector=TCPConnector(ssl=tls_context(self._credentials), limit=_CUTS_AT_ONCE),
-                auth=BasicAuth(MANAGEMENT_USER, self._settings.management_password),
-                timeout=ClientTimeout(total=10),
-            ) as session,
-            asyncio.TaskGroup() as cuts,
-        ):
-            while True:
-                cuts.create_task(self._cut_one(session, *await self._to_cut.get()))
+    async def _settle_one(self, touched: Touched, logins: Sequence[tuple[str, str]], seq: int | None) -> None:
+        # Whom it does not remember it cannot find: then all that was open before it is closed first.
+        await self._remembers.wait()
+        cut = await self._enforcer.settle(touched, logins)
+        if seq is not None:
+            await self._say({"seq": seq, "cut": cut.as_object()})
 
-    async def _cut_one(self, session: ClientSession, login: str, reason: str) -> None:
-        """Close, and look once more: a login that was under way at the first look shows up by the second."""
-        url = f"{self._settings.management_url}/api/connections/username/{quote(login, safe='')}"
-        looks = 0
-        try:
-            for _ in range(_CUT_TRIES):
-                try:
-                    async with session.delete(url, headers={"X-Reason": reason}) as response:
-                        response.raise_for_status()
-                    looks += 1
-                except (ClientError, TimeoutError, OSError) as error:
-                    # A broker that does not answer is starting or stopping, and then holds no old connection either.
-                    logger.warning("could not cut off %s: %s", login, error)
-                if looks == 2:
-                    return
-                await asyncio.sleep(_SECOND_LOOK_SECONDS)
-            logger.error("gave up cutting off %s", login)
-        finally:
-            self._unfinished -= 1
+    async def _watch_clock(self) -> None:
+        """What ends by this guard's own clock, before log time gets there: topics, grants, certificates."""
+        reader = self.replica.reader
+        looked = ""
+        while True:
+            await asyncio.sleep(_CLOCK_SECONDS)
+            if not self._following or reader.get("network", "network") is None:
+                # Nothing ends before there is a network: the first node has just made an empty log.
+                continue
+            moment = format_time(whole_seconds(self._clock()))
+            looked = looked or str(principals.network(reader)["time"])
+            touched = Touched()
+            for key, _ in list(reader.scan("ends", after=f"{looked} ~", up_to=f"{moment} ~", limit=10_000)):
+                _, space, name = key.split(" ", 2)
+                if space == "topic":
+                    touched.topics.add(name)
+                elif space == "grant" and (grant := reader.get("grant", name)) is not None:
+                    (touched.trees if grant["tree"] else touched.topics).add(grant["topic"])
+                elif space == "certificate" and name.startswith(f"{Role.ENTITY}:"):
+                    touched.entities.add(name.partition(" ")[0].partition(":")[2])
+            looked = max(looked, moment)
+            if touched:
+                self._settle(touched, [])
+
+    async def _look_at_all(self) -> None:
+        """After a start: end what ended while this guard was away. Not knowing whom it allowed what, it closes what was open before it."""
+        await self.replica.caught_up.wait()
+        while True:
+            try:
+                if not self._memory.complete:
+                    await self._enforcer.close_all()
+                    self._memory.completed()
+                    self._remembers.set()
+                cut: Cut = await self._enforcer.settle_all()
+                if cut:
+                    logger.info("guard %s ended what ended while it was away: %s", self.id, cut.as_object())
+                return
+            except BrokerUnavailable as error:
+                logger.info("guard %s has not looked through the broker yet: %s", self.id, error)
+            await asyncio.sleep(1.0)
+
+    # --- the audit log ---
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            self._audit.flush()
+
+    def _note(self, question: str, fields: Mapping[str, str], decision: Decision) -> None:
+        """Every denial, and what entities were allowed. What nodes and guards do all the time would hide it."""
+        login = fields.get("username", "")
+        name = Name.parse(login)
+        if decision.allowed and (name is None or name.role is not Role.ENTITY):
+            return
+        action, resource = _described(question, fields)
+        grant = None if decision.basis is None else ",".join(decision.basis.grants) or "owner"
+        entity = name.id if name is not None and name.role is Role.ENTITY else None
+        topic = decision.topic
+        self._audit.note(Entry(self._clock(), login, entity, action, resource, topic, decision.allowed, decision.because, grant))
+
+    def _note_cut(self, who: str, resource: str, topic: str | None, why: str) -> None:
+        name = Name.parse(who)
+        entity = name.id if name is not None else who
+        self._audit.note(Entry(self._clock(), who, entity, "cut", resource, topic, False, why))
+
+
+def _described(question: str, fields: Mapping[str, str]) -> tuple[str, str]:
+    """What somebody wanted, in an operator's words."""
+    if question in ("user", "vhost"):
+        return ("login", "broker") if question == "user" else ("enter", f"vhost {fields.get('vhost', '')}")
+    kind, name, permission = fields.get("resource", ""), fields.get("name", ""), fields.get("permission", "")
+    if question == "topic":
+        return "route", f"{name} {fields.get('routing_key', '')}"
+    if kind == "exchange" and names.is_topic(name) and permission == "write":
+        return "publish", f"exchange {name}"
+    if kind == "queue" and names.read_feed_queue(name) is not None and permission == "read":
+        return "subscribe", f"queue {name}"
+    return permission, f"{kind} {name}"
 
 
 def _is_broker(request: web.Request) -> bool:

@@ -14,7 +14,6 @@ import shutil
 import socket
 import ssl
 import string
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from tdn.errors import BrokerUnavailable
+from tdn.local.erlang import compile_module, find_epmd
 from tdn.local.processes import DetachedProcess, tail_of
 
 #: The virtual host that broker_config/definitions.json makes.
@@ -32,6 +32,10 @@ _LOOPBACK = "127.0.0.1"
 
 #: For Erlang: brokers and tools talk to each other on loopback only.
 LOOPBACK_ONLY = "-kernel inet_dist_use_interface {127,0,0,1}"
+
+#: What `auth_backends` names: our module, which remembers a channel's topics, or RabbitMQ's HTTP backend alone. They ask the same guard.
+REMEMBERING_BACKEND = "rabbit_auth_backend_tdn"
+PLAIN_BACKEND = "http"
 
 _TEMPLATES = ("rabbitmq.conf", "advanced.config", "enabled_plugins", "definitions.json")
 
@@ -82,7 +86,8 @@ class BrokerTls:
 class Broker(Protocol):
     """What `tdn up` and `tdn down` need of a broker, wherever it runs."""
 
-    def write_configuration(self) -> None: ...
+    def write_configuration(self) -> str | None:
+        """Gives what the operator should know about it, if there is anything."""
 
     def start(self, *, timeout_seconds: float = 60.0) -> None: ...
 
@@ -97,7 +102,8 @@ class Broker(Protocol):
 class PrivateBroker:
     """One RabbitMQ whose state is all in `folder`; the next start on the same folder continues it.
 
-    `guard_url` is the guard's address without a path, such as `https://127.0.0.1:20443`.
+    `guard_url` is the guard's address without a path, such as `https://127.0.0.1:20443`. `auth_backend` is one of the two
+    that are named above; without a compiler for the first, the second is taken.
     """
 
     def __init__(
@@ -108,12 +114,15 @@ class PrivateBroker:
         guard_url: str,
         *,
         nodename: str = "tdn@localhost",
+        auth_backend: str = REMEMBERING_BACKEND,
     ) -> None:
         self.folder = folder.absolute()
         self.ports = ports
         self.tls = tls
         self.guard_url = guard_url
         self.nodename = nodename
+        self.auth_backend = auth_backend
+        self._code = self.folder / "code"
         self._broker = DetachedProcess(self.folder, "broker")
         self._epmd = DetachedProcess(self.folder, "epmd")
 
@@ -130,23 +139,33 @@ class PrivateBroker:
     def alive(self) -> bool:
         return self._broker.alive()
 
-    def write_configuration(self) -> None:
-        """Render the templates of broker_config/ and make the cookie. An existing cookie is kept."""
+    def write_configuration(self) -> str | None:
+        """Render the templates of broker_config/, compile its module and make the cookie. An existing cookie is kept.
+
+        Without an Erlang compiler the broker is as strict but slower; the sentence that it gives then says so.
+        """
         for name in ("home", "data", "log"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         # Whoever reaches the cookie and the dist port runs code as the broker.
         self.folder.chmod(0o700)
+        failure = None
+        if self.auth_backend == REMEMBERING_BACKEND:
+            failure = compile_module(template_folder() / f"{REMEMBERING_BACKEND}.erl", self._code)
         render_configuration(
             self.folder,
             ports=self.ports,
             tls=self.tls,
             guard_url=self.guard_url,
+            auth_backend=PLAIN_BACKEND if failure else self.auth_backend,
         )
         cookie = self.folder / "home" / ".erlang.cookie"
         if not cookie.exists():
             cookie.touch(mode=0o600)
             cookie.write_text(secrets.token_hex(20))
             cookie.chmod(0o400)
+        if failure:
+            return f"publishing to more than 12 topics at once will be slow: {failure}"
+        return None
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
         """Start epmd and broker; return when AMQP is served over TLS. Changes nothing when it already is.
@@ -165,7 +184,7 @@ class PrivateBroker:
             if not self._epmd.alive():
                 # Ours, and started first: otherwise Erlang starts one that stays and listens everywhere.
                 self._epmd.spawn(
-                    [str(_find_epmd()), "-port", str(self.ports.epmd), "-address", _LOOPBACK],
+                    [str(find_epmd()), "-port", str(self.ports.epmd), "-address", _LOOPBACK],
                     env=environment,
                     cwd=self.folder,
                 )
@@ -204,6 +223,8 @@ class PrivateBroker:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
             "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            # Where the broker finds the module that write_configuration compiled.
+            "RABBITMQ_SERVER_CODE_PATH": str(self._code),
             "RABBITMQ_PID_FILE": str(self.folder / "data" / "rabbitmq.pid"),
             "RABBITMQ_DIST_PORT": str(self.ports.dist),
             "ERL_EPMD_PORT": str(self.ports.epmd),
@@ -285,6 +306,7 @@ def render_configuration(
     ports: BrokerPorts,
     tls: BrokerTls,
     guard_url: str,
+    auth_backend: str = PLAIN_BACKEND,
 ) -> None:
     """Fill in the templates of broker_config/ and write them into `folder`."""
     values = {
@@ -298,6 +320,7 @@ def render_configuration(
         "definitions": str(folder.absolute() / "definitions.json"),
         "guard_url": guard_url.rstrip("/"),
         "guard_name": _certified_name(guard_url),
+        "auth_backend": auth_backend,
     }
     for name, value in values.items():
         # Neither format has an escape that both versions read; a line break would be a setting of its own.
@@ -352,24 +375,3 @@ def _candidates() -> Iterator[Path]:
     on_path = shutil.which("rabbitmq-server")
     if on_path is not None:
         yield Path(on_path)
-
-
-def _find_epmd() -> Path:
-    on_path = shutil.which("epmd")
-    if on_path is not None:
-        return Path(on_path)
-    # Archives of Erlang put only `erl` on the PATH; epmd is then beside the runtime.
-    try:
-        root = subprocess.run(
-            ["erl", "-noshell", "-eval", "io:put_chars(code:root_dir()), halt()."],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=20,
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BrokerUnavailable("Erlang, which RabbitMQ runs on, is not found on the PATH") from error
-    found = sorted(Path(root.strip()).glob("erts-*/bin/epmd"))
-    if not found:
-        raise BrokerUnavailable(f"Erlang in {root.strip()} has no epmd")
-    return found[-1]

@@ -1,15 +1,19 @@
 """The embedded certificate authority: a P-256 root, one intermediate for nodes and one for entities, and what they issued.
 
 Small on purpose: an operator with a PKI of their own has it sign the requests of `tdn ca request` instead. Every certificate that was
-issued stands in `issued.jsonl`, so that revoking a name can name its keys.
+issued stands in `issued.jsonl`, so that revoking a name can name its keys. An intermediate can be replaced by a later one; its certificate
+is kept in `retired/`, its key is not.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import ipaddress
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,10 +23,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tdn.errors import UsageError
+from tdn.errors import TrustError, UsageError
 from tdn.protocol.names import Name, Role, check_id
 from tdn.protocol.times import format_time, parse_time, whole_seconds
-from tdn.trust.certificates import key_hash
+from tdn.trust.certificates import CA_MARKS, key_hash
 from tdn.trust.signing import digest
 
 _ROOT_LIFE = timedelta(days=7300)
@@ -37,6 +41,9 @@ REQUESTED_KEY = "requested-key.pem"
 
 _SERVERS = frozenset({Role.BROKER, Role.GUARD})
 
+#: The intermediates, and whom each issues to.
+AUTHORITIES = {name: CA_MARKS[f"tdn:ca:{name}"] for name in ("nodes", "entities")}
+
 
 @dataclass(frozen=True, slots=True)
 class Issued:
@@ -47,28 +54,78 @@ class Issued:
     not_after: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """An intermediate that took another's place."""
+
+    subject: str
+    not_after: str
+    #: Where the certificate of the former one is kept.
+    retired: Path
+
+
 class CertificateAuthority:
     """One folder with three keys. `create` makes it; opening it again continues it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.folder = folder
+        self._clock = clock
 
     @property
     def exists(self) -> bool:
         return (self.folder / "entities.pem").exists()
 
     def create(self, now: datetime | None = None) -> None:
-        now = now or datetime.now(UTC)
+        now = now or self._clock()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         root_key = ec.generate_private_key(ec.SECP256R1())
         root = _authority("TDN root", None, root_key, root_key, now, _ROOT_LIFE, None)
         write_private(self.folder / "root.key", _pem_key(root_key))
         _write(self.folder / "root.pem", _pem(root))
-        for name in ("nodes", "entities"):
+        for name in AUTHORITIES:
             key = ec.generate_private_key(ec.SECP256R1())
             certificate = _authority(f"TDN {name}", root.subject, key, root_key, now, _INTERMEDIATE_LIFE, f"tdn:ca:{name}")
             write_private(self.folder / f"{name}.key", _pem_key(key))
             _write(self.folder / f"{name}.pem", _pem(certificate))
+
+    def rotate(self, name: str, now: datetime | None = None) -> Rotated:
+        """A new intermediate in the place of `nodes` or `entities`: what is issued from now on comes from it.
+
+        What the former one signed stays valid, since chains travel with what was signed and the root is the same. Its key is gone: what is
+        not there cannot be stolen. Interrupted at any point, either the former one or the new one serves.
+        """
+        now = now or self._clock()
+        with self._locked():
+            former, _ = self._intermediate(name)
+            root, root_key = _load(self.folder / "root.pem"), _load_key(self.folder / "root.key")
+            key = ec.generate_private_key(ec.SECP256R1())
+            life = min(_INTERMEDIATE_LIFE, root.not_valid_after_utc - whole_seconds(now) + _BACKDATE)
+            # A name of its own: two authorities of one name make the way to the root ambiguous.
+            title = f"TDN {name} {key_hash(key.public_key())[:8]}"
+            certificate = _authority(title, root.subject, key, root_key, now, life, f"tdn:ca:{name}")
+            retired = self.folder / "retired" / f"{name}-{_key_hash_of(former)[:16]}.pem"
+            retired.parent.mkdir(mode=0o700, exist_ok=True)
+            _write(retired, _pem(former))
+            _write(self.folder / f"{name}.pem.new", _pem(certificate))
+            write_private(self.folder / f"{name}.key.new", _pem_key(key))
+            for path in (retired, self.folder / f"{name}.pem.new", self.folder / f"{name}.key.new"):
+                _sync(path)
+            # The key decides which of the two it is; `_intermediate` fetches its certificate.
+            os.replace(self.folder / f"{name}.key.new", self.folder / f"{name}.key")
+            self._intermediate(name)
+        return Rotated(title, format_time(certificate.not_valid_after_utc), retired)
+
+    def _intermediate(self, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        """An intermediate and its key. A rotation that was interrupted between key and certificate is finished here."""
+        present, fresh = self.folder / f"{name}.pem", self.folder / f"{name}.pem.new"
+        key = _load_key(self.folder / f"{name}.key")
+        wanted = key_hash(key.public_key())
+        if _key_hash_of(_load(present)) != wanted and fresh.exists():
+            os.replace(fresh, present)
+        certificate = _load(present)
+        if _key_hash_of(certificate) != wanted:
+            raise TrustError(f"{name}.key and {name}.pem in {self.folder} do not belong together; restore both from one backup")
+        return certificate, key
 
     def roots_pem(self) -> bytes:
         return (self.folder / "root.pem").read_bytes()
@@ -82,31 +139,45 @@ class CertificateAuthority:
         institution: str = "local",
         lifetime: timedelta = LEAF_LIFE,
         hosts: tuple[str, ...] = ("localhost", "127.0.0.1"),
+        keep_key: bool = False,
     ) -> Issued:
-        """A new key and certificate in `folder`. For a name that has one already, the new one supersedes it."""
+        """A certificate in `folder`, with a new key or for the one that is there. For a name that has one already, a later one."""
         check_id(name)
         if not institution or len(institution) > 64 or not institution.isprintable():
             raise UsageError("an institution is 1 to 64 printable characters")
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign_leaf(role, name, key.public_key(), institution, lifetime, hosts)
-        issuer = (self.folder / f"{_authority_for(role)}.pem").read_bytes()
+        with self._locked():
+            key = self._present_key(role, name, folder) if keep_key else ec.generate_private_key(ec.SECP256R1())
+            chain = self._sign_leaf(role, name, key.public_key(), institution, lifetime, hosts)
+            issued = Issued(
+                principal=f"{role}:{name}",
+                key_hash=key_hash(key.public_key()),
+                thumbprint=digest(chain[0].public_bytes(serialization.Encoding.DER)),
+                not_before=format_time(chain[0].not_valid_before_utc),
+                not_after=format_time(chain[0].not_valid_after_utc),
+            )
+            # Before it is in anybody's hands: a revocation then names every key that there is.
+            with open(self.folder / "issued.jsonl", "a", encoding="utf-8") as register:
+                register.write(json.dumps(asdict(issued)) + "\n")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The key first, under another name: a crash between the two leaves the old pair whole.
-        write_private(folder / "key.pem.new", _pem_key(key))
-        _write(folder / "cert.pem.new", _pem(certificate) + issuer)
-        os.replace(folder / "key.pem.new", folder / "key.pem")
+        # Whole under other names first. A crash between the two replacements is mended by issuing again.
+        _write(folder / "cert.pem.new", b"".join(map(_pem, chain)))
+        if not keep_key:
+            write_private(folder / "key.pem.new", _pem_key(key))
+            os.replace(folder / "key.pem.new", folder / "key.pem")
         os.replace(folder / "cert.pem.new", folder / "cert.pem")
         _write(folder / "trust.pem", self.roots_pem())
-        issued = Issued(
-            principal=f"{role}:{name}",
-            key_hash=key_hash(key.public_key()),
-            thumbprint=digest(certificate.public_bytes(serialization.Encoding.DER)),
-            not_before=format_time(certificate.not_valid_before_utc),
-            not_after=format_time(certificate.not_valid_after_utc),
-        )
-        with open(self.folder / "issued.jsonl", "a", encoding="utf-8") as register:
-            register.write(json.dumps(asdict(issued)) + "\n")
         return issued
+
+    def _present_key(self, role: Role, name: str, folder: Path) -> ec.EllipticCurvePrivateKey:
+        """The key in a folder, for another certificate. A revoked one gets none: the network would refuse it all the same."""
+        if not (folder / "key.pem").exists():
+            raise UsageError(f"{name} has no key here that could be kept; leave out --keep-key")
+        key = _load_key(folder / "key.pem")
+        if self.was_revoked(f"{role}:{name}", key_hash(key.public_key())):
+            raise UsageError(
+                f"the key of {name} was revoked and no certificate makes it good; leave out --keep-key for a new one"
+            )
+        return key
 
     def issued_to(self, principal: str) -> list[Issued]:
         try:
@@ -117,13 +188,13 @@ class CertificateAuthority:
 
     def _sign_leaf(
         self, role: Role, name: str, key: ec.EllipticCurvePublicKey, institution: str, lifetime: timedelta, hosts: tuple[str, ...]
-    ) -> x509.Certificate:
-        issuer_name = _authority_for(role)
-        issuer = x509.load_pem_x509_certificate((self.folder / f"{issuer_name}.pem").read_bytes())
-        issuer_key = serialization.load_pem_private_key((self.folder / f"{issuer_name}.key").read_bytes(), None)
-        assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    ) -> tuple[x509.Certificate, x509.Certificate]:
+        authority = authority_for(role)
+        issuer, issuer_key = self._intermediate(authority)
         not_before = self._later_than_last(f"{role}:{name}")
         not_after = min(not_before + lifetime, issuer.not_valid_after_utc)
+        if not_after <= not_before:
+            raise TrustError(f"the intermediate for {authority} has expired; `tdn ca rotate {authority}` makes a new one")
         uri = str(Name(role, name, key_hash(key)))
         alternatives: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -145,12 +216,25 @@ class CertificateAuthority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
         )
-        return builder.sign(issuer_key, hashes.SHA256())
+        return builder.sign(issuer_key, hashes.SHA256()), issuer
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One that signs or rotates at a time: a certificate is never signed with half of another intermediate."""
+        with open(self.folder / "lock", "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def note_revocation(self, principal: str, until: datetime) -> None:
         """Remember that what was issued until a moment is void, so that the next certificate begins after it."""
         with open(self.folder / "revoked.jsonl", "a", encoding="utf-8") as register:
             register.write(json.dumps({"principal": principal, "until": format_time(until)}) + "\n")
+
+    def was_revoked(self, principal: str, key: str) -> bool:
+        """Whether a key was certified before its principal was last revoked: the revocation named it, and it stays refused."""
+        until = max(self._revoked_until(principal), default=None)
+        certified = (parse_time(entry.not_before) for entry in self.issued_to(principal) if entry.key_hash == key)
+        return until is not None and any(moment <= until for moment in certified)
 
     def _revoked_until(self, principal: str) -> list[datetime]:
         try:
@@ -163,9 +247,11 @@ class CertificateAuthority:
         """The present second, or the next when the last certificate began or was revoked in it: a later beginning is what supersedes."""
         moments = [parse_time(entry.not_before) for entry in self.issued_to(principal)] + self._revoked_until(principal)
         latest = max(moments, default=None)
-        while latest is not None and whole_seconds(datetime.now(UTC)) <= latest:
+        moment = whole_seconds(self._clock())
+        while latest is not None and moment <= latest:
             time.sleep(0.05)
-        return whole_seconds(datetime.now(UTC))
+            moment = whole_seconds(self._clock())
+        return moment
 
 
 def subject(name: str, institution: str) -> x509.Name:
@@ -201,8 +287,19 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _authority_for(role: Role) -> str:
-    return "entities" if role is Role.ENTITY else "nodes"
+def authority_for(role: Role) -> str:
+    """The intermediate that issues to a role."""
+    return next(name for name, roles in AUTHORITIES.items() if role in roles)
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The names and addresses by which a guard or broker may be reached: a rotation keeps them."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return (*names.get_values_for_type(x509.DNSName), *map(str, addresses))
 
 
 def _authority(
@@ -263,5 +360,28 @@ def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
+def _load(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise TrustError(f"the key in {path} is not P-256")
+    return key
+
+
+def _key_hash_of(certificate: x509.Certificate) -> str:
+    key = certificate.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)  # our own makes no others
+    return key_hash(key)
+
+
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
+
+
+def _sync(path: Path) -> None:
+    """On the disk, not only on its way there: the former key is deleted next."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())

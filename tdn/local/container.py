@@ -63,11 +63,13 @@ class ContainerBroker:
         container = self._container()
         return container is not None and container.status == "running"
 
-    def write_configuration(self) -> None:
+    def write_configuration(self) -> str | None:
         for name in ("data", "log"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
+        # RabbitMQ's HTTP backend alone: where a container is needed there is no Erlang to compile ours with.
         render_configuration(self.folder, ports=self.ports, tls=self.tls, guard_url=self.guard_url)
+        return None
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
         if self.alive():

@@ -4,7 +4,7 @@ tdn.toml               settings: private broker or one's own, embedded CA or one
 ports.json             ports that were chosen free, remembered
 ca/                    the embedded CA
 network/               genesis.jws, enrolments/ (the operator's statements), pending/ (revocations not sent yet)
-operator/ broker/ guards/ID/ nodes/ID/ entities/NAME/      credentials, and stores
+operator/ broker/ guards/ID/ nodes/ID/ entities/NAME/      credentials, and stores; a guard's audit log and memory
 run/                   pids, logs, and what each process says of itself
 """
 

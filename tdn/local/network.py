@@ -13,7 +13,7 @@ import socket
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ from tdn.trust import credentials, statements
 
 #: How long a node or guard may take to be ready once it was started. A long log to catch up with is shown as progress, not as failure.
 _READY_SECONDS = 60.0
+
+#: A guard that has reported nothing for so long is paused or stuck.
+_SILENT_SECONDS = 5.0
 
 GUARD = "g1"
 BROKER = "broker"
@@ -78,7 +81,8 @@ class Network:
             return ran
 
     def running(self) -> bool:
-        entries = self.status()
+        others = {name for name in self.home.ids(Role.GUARD) if name not in self.guards()} if self.home.exists else set()
+        entries = [entry for entry in self.status() if entry["role"] != Role.GUARD or entry["id"] not in others]
         return bool(entries) and all(entry["alive"] for entry in entries)
 
     def status(self) -> list[dict[str, Any]]:
@@ -103,6 +107,16 @@ class Network:
             self._spawn(role, name)
             self._await_ready(role, name)
 
+    def take_up(self, role: Role, name: str, *, timeout: float) -> None:
+        """New credentials of a node or guard that runs here take effect: it starts anew. A node enrols itself; a guard cannot, so the
+        operator does; then the former key is refused."""
+        if role not in (Role.NODE, Role.GUARD) or not self._process(role, name).alive():
+            return
+        self.restart(role, name)
+        if role is Role.GUARD and any(self._process(Role.NODE, node).alive() for node in self.home.ids(Role.NODE)):
+            receipt = asyncio.run(self.operator.send_enrolment(role, name, timeout=timeout))
+            self.await_cut([receipt], timeout=timeout)
+
     def start_one(self, role: Role, name: str) -> None:
         """Start one guard or node of a running network."""
         if not self._process(role, name).alive():
@@ -111,13 +125,11 @@ class Network:
 
     def await_cut(self, receipts: list[str], *, timeout: float) -> None:
         """Return when every guard has applied these records and has cut off whom they end."""
-        roots = credentials.load_roots(self.home.settings().roots)
-        seq = max(
-            (int(statements.read(token.encode(), statements.by_roots(roots)).payload["seq"]) for token in receipts), default=0
-        )
+        seq = max((int(self.read_statement(token)["seq"]) for token in receipts), default=0)
         deadline = time.monotonic() + timeout
         for name in self.home.ids(Role.GUARD):
-            while True:
+            # One that does not run allows nothing, and ends it all when it starts.
+            while self._process_status(Role.GUARD, name)["alive"]:
                 state = self.home.reported(f"{Role.GUARD}-{name}")
                 if state.get("sequence", 0) >= seq and state.get("cutting") == 0:
                     break
@@ -126,6 +138,11 @@ class Network:
                         f"it is in the log (record {seq}), but guard {name} has not said that it cut the connections"
                     )
                 time.sleep(0.05)
+
+    def read_statement(self, token: str) -> Mapping[str, Any]:
+        """What a node has signed, verified against the roots of the home."""
+        roots = credentials.load_roots(self.home.settings().roots)
+        return statements.read(token.encode(), statements.by_roots(roots)).payload
 
     def process(self, role: Role, name: str) -> DetachedProcess:
         return self._process(role, name)
@@ -163,26 +180,43 @@ class Network:
 
     def _start(self) -> None:
         settings = self.home.settings()
-        for name in self.home.ids(Role.GUARD):
+        for name in self.guards():
             if not self._process(Role.GUARD, name).alive():
                 self._spawn(Role.GUARD, name)
         if settings.private_broker:
             broker = self._broker()
             if not broker.alive():
                 self._say("starting a private RabbitMQ with mutual TLS")
-                broker.write_configuration()
+                if notice := broker.write_configuration():
+                    self._say(notice)
                 broker.start()
         self._say("starting guard and nodes")
         for name in self.home.ids(Role.NODE):
             if not self._process(Role.NODE, name).alive():
                 self._spawn(Role.NODE, name)
-        everyone = [(role, name) for role in (Role.GUARD, Role.NODE) for name in self.home.ids(role)]
+        everyone = [(Role.GUARD, name) for name in self.guards()] + [(Role.NODE, name) for name in self.home.ids(Role.NODE)]
         together = [self._process(role, name) for role, name in everyone]
         for role, name in everyone:
             self._await_ready(role, name, together)
         if any(self.home.pending.glob("*.jws")):
             self._say("putting waiting revocations into the log")
             asyncio.run(self.operator.send_pending(timeout=20.0))
+
+    def _run_by_hand(self, guard: str) -> dict[str, Any]:
+        """What a guard says of itself that was not started by `tdn up`; nothing when there is none."""
+        state = self.home.reported(f"{Role.GUARD}-{guard}")
+        pid = state.get("pid")
+        if not isinstance(pid, int) or pid <= 0 or time.time() - state.get("at", 0) > _SILENT_SECONDS:
+            return {}
+        with contextlib.suppress(OSError):
+            os.kill(pid, 0)
+            return state
+        return {}
+
+    def guards(self) -> list[str]:
+        """The guards that are started here: of a private broker the one that it asks. Others are run by hand, beside the brokers that ask them."""
+        known = self.home.ids(Role.GUARD)
+        return known[:1] if self.home.settings().private_broker else known
 
     def _stop(self) -> None:
         for name in self.home.ids(Role.NODE):
@@ -230,6 +264,15 @@ class Network:
             "alive": alive,
             "ready": bool(state.get("ready")),
         }
+        if role is Role.GUARD:
+            if not alive and name not in self.guards():
+                state = self._run_by_hand(name)
+                entry |= {"alive": bool(state), "pid": state.get("pid")}
+            is_silent = time.time() - state.get("at", 0) > _SILENT_SECONDS
+            entry["ready"] = bool(state.get("ready")) and not is_silent
+            entry |= {"sequence": state.get("sequence"), "lag": state.get("lag")}
+            # What it cannot know it does not allow, and the broker lets nobody in whom no guard vouches for.
+            entry["denies_all"] = not entry["ready"]
         if role is Role.NODE:
             entry |= {"sequence": state.get("sequence"), "lag": state.get("lag"), "topics": state.get("topics")}
             store = self.home.credentials(role, name) / "store.sqlite"

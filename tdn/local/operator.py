@@ -10,6 +10,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from entity_client.session import Session
 from tdn.bus.address import write_connection
 from tdn.errors import TrustError, UsageError
 from tdn.local import node_file
-from tdn.local.ca import LEAF_LIFE, REQUESTED_KEY, CertificateAuthority
+from tdn.local.ca import AUTHORITIES, LEAF_LIFE, REQUESTED_KEY, CertificateAuthority, Rotated, hosts_of
 from tdn.local.home import Home
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, whole_seconds
@@ -35,6 +36,14 @@ _OPERATOR_LIFE = timedelta(days=3650)
 _ENROLMENT_LIFE = timedelta(days=3650)
 
 OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a node answered: that it is in the log, and, of a revocation, what was ended at the broker. Both signed."""
+
+    receipt: str
+    revocation: str | None
 
 
 class Operator:
@@ -65,16 +74,51 @@ class Operator:
         institution: str | None = None,
         lifetime: timedelta = LEAF_LIFE,
         hosts: Sequence[str] = (),
+        keep_key: bool = False,
     ) -> Path:
-        """Credentials for a principal; a node or a guard is enrolled with them. For one that has them: a later certificate."""
+        """Credentials for a principal; a node or a guard is enrolled with them. For one that has them: a later certificate, of the same
+        institution and hosts unless others are named, with a new key or for the present one."""
         self._require_embedded(role, name)
         folder = self._home.credentials(role, name)
+        present = self._certificate(role, name)
         if institution is None:
-            institution = credentials.load_institution(folder) if (folder / "cert.pem").exists() else "local"
+            institution = credentials.load_institution(folder) if present is not None else "local"
+        if not hosts and present is not None:
+            hosts = hosts_of(present)
         known_as = tuple(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
-        self.authority.issue(role, name, folder, institution=institution, lifetime=lifetime, hosts=known_as)
+        self.authority.issue(role, name, folder, institution=institution, lifetime=lifetime, hosts=known_as, keep_key=keep_key)
         self.settle(role, name)
         return folder
+
+    def rotate(self, authority: str) -> Rotated:
+        """Another intermediate in the place of `nodes` or `entities`."""
+        if not self._home.settings().embedded_pki:
+            raise UsageError("this network uses a PKI of its own; its intermediates are rotated there")
+        return self.authority.rotate(authority)
+
+    def leaves(self, authority: str) -> list[tuple[Role, str]]:
+        """Who holds a certificate of `nodes` or `entities` here that could be issued anew: valid, and not the operator's, which stands in
+        the genesis."""
+        found = [(role, name) for role in (Role.BROKER, Role.GUARD, Role.NODE, Role.ENTITY) for name in self._names(role)]
+        return [(role, name) for role, name in found if role in AUTHORITIES[authority] and self._is_valid(role, name)]
+
+    def reissue(self, role: Role, name: str) -> None:
+        """Another certificate for the present key, of the present institution and hosts and for as long as the present one was made."""
+        present = self._certificate(role, name)
+        if present is None:
+            raise UsageError(f"{role} {name} has no certificate here")
+        self.issue(role, name, lifetime=present.not_valid_after_utc - present.not_valid_before_utc, keep_key=True)
+
+    async def send_enrolment(self, role: Role, name: str, *, timeout: float) -> str:
+        """Put an enrolment into the log through a node that runs; gives the receipt. Otherwise the next node that starts does it."""
+        session = Session(self._credentials(), self._home.connection())
+        try:
+            raw = (self._home.enrolments / f"{role}-{name}.jws").read_bytes().strip()
+            statement = envelope.authenticate(raw, lambda header: session.credentials.identity)
+            reply = await session.change(statement.kind, statement.body, message_id=statement.id, timeout=timeout)
+            return statements.read(reply.tail or b"", statements.by_roots(session.credentials.roots)).token
+        finally:
+            await session.close()
 
     def settle(self, role: Role, name: str) -> None:
         """What goes with new credentials: where the network is, and for a node or a guard its enrolment."""
@@ -128,20 +172,20 @@ class Operator:
             self.authority.note_revocation(principal, whole_seconds(now))
         return path
 
-    async def send_pending(self, *, timeout: float) -> list[str]:
-        """Put what waits into the log; gives the receipts. What is not decided stays for the next time."""
+    async def send_pending(self, *, timeout: float) -> list[Sent]:
+        """Put what waits into the log; gives the proofs. What is not decided stays for the next time."""
         session = Session(self._credentials(), self._home.connection())
-        receipts = []
+        sent = []
         try:
             for path in sorted(self._home.pending.glob("*.jws")):
                 waiting = envelope.authenticate(path.read_bytes(), lambda header: session.credentials.identity)
                 reply = await session.change(waiting.kind, waiting.body, message_id=waiting.id, timeout=timeout)
                 receipt = statements.read(reply.tail or b"", statements.by_roots(session.credentials.roots))
-                receipts.append(receipt.token)
+                sent.append(Sent(receipt.token, reply.body.get("revocation")))
                 path.unlink()
         finally:
             await session.close()
-        return receipts
+        return sent
 
     def _enrol(self, role: Role, name: str, who: Credentials) -> None:
         body = {"chain": encode_chain(who.identity.chain)}
@@ -151,6 +195,27 @@ class Operator:
         fresh = path.with_suffix(".new")
         fresh.write_bytes(raw)
         fresh.replace(path)
+
+    def _certificate(self, role: Role, name: str) -> x509.Certificate | None:
+        """The certificate that a principal has here, valid or not."""
+        path = self._home.credentials(role, name) / "cert.pem"
+        return x509.load_pem_x509_certificates(path.read_bytes())[0] if path.exists() else None
+
+    def _names(self, role: Role) -> list[str]:
+        if role is not Role.BROKER:
+            return self._home.ids(role)
+        # Its folder does not say what it is called; its certificate does.
+        present = self._certificate(role, "")
+        return [name_of(present).id] if present is not None else []
+
+    def _is_valid(self, role: Role, name: str) -> bool:
+        """Whether a principal's certificate is good, and so worth another: neither expired nor, as far as the CA knows, revoked."""
+        present = self._certificate(role, name)
+        return (
+            present is not None
+            and datetime.now(UTC) < present.not_valid_after_utc
+            and not self.authority.was_revoked(f"{role}:{name}", name_of(present).key_hash)
+        )
 
     def _write_genesis(self, roots_path: Path) -> bytes:
         operator = self._credentials()

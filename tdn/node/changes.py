@@ -15,7 +15,7 @@ from typing import Any
 from tdn.bus.log import Appender
 from tdn.errors import MalformedMessage, Refused, TrustError, from_object
 from tdn.protocol import jsontext
-from tdn.protocol.names import mint_uuid
+from tdn.protocol.names import mint_uuid, new_session
 from tdn.protocol.times import format_time, parse_time
 from tdn.replica.replica import Replica
 from tdn.rules import principals
@@ -97,6 +97,8 @@ class Changes:
             minted = {"uuid": mint_uuid(), "seed": openings.new_seed()}
             # A child that no node could mint must not take a slot: what is wrong with it is told before anything is reserved.
             self.mint_child(request, minted | {"created": format_time(self._clock())})
+        elif request.kind == "subscribe":
+            minted = {"queue": new_session()}
         return await self.append(request.kind, request.raw, minted)
 
     def mint_child(self, request: Envelope, fixed: Mapping[str, Any]) -> tuple[Opening, bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,14 @@ from tdn.confined.lanes import Lanes
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
 from tdn.node.changes import Changes, NoLongerCurrent, require_accepted
+from tdn.node.guards import Guards
 from tdn.node.questions import Answer, Desk
+from tdn.node.traffic import Traffic
 from tdn.protocol import jsontext, names
 from tdn.protocol.names import Role
 from tdn.protocol.rates import Rate
-from tdn.replica.replica import Replica
+from tdn.protocol.times import format_time
+from tdn.replica.replica import Applied, Replica
 from tdn.rules import principals
 from tdn.rules.apply import audience
 from tdn.trust import envelope, sealing, statements
@@ -49,6 +53,11 @@ _READ_OWN_RECORDS = 10_000
 _READ_OWN_ASKERS = 32
 #: Discoveries of one entity in work at once. Each may answer with a few MB.
 _DISCOVERIES_AT_ONCE = 32
+
+#: How long the guards are waited for before a revocation is answered with their names. Longer than one takes to be fenced.
+_GUARDS_SECONDS = 8.0
+#: Changes by which somebody loses a right, and whose sender is told what was ended.
+ENDS_RIGHTS = frozenset({"retract", "revoke", "accept", "unsubscribe"})
 
 Work = Callable[[Delivery], Coroutine[Any, Any, None]]
 
@@ -76,6 +85,7 @@ class Post:
     queries: Rate
     #: Errors to those who cannot be named, all of them together.
     strangers: Rate
+    guards: Guards
 
 
 class Intake:
@@ -99,6 +109,7 @@ class Intake:
         """Begin to take messages: changes and dead letters with all nodes, questions from this node's own queue."""
         self._answers = await self._channel()
         self._sessions = await self._channel()
+        self._traffic = Traffic(self._post.replica.reader, self._connection, self._post.guards, self._post.clock)
         self._changes = await self._channel(prefetch=_PREFETCH)
         self._questions = await self._channel(prefetch=_PREFETCH)
         self._tags = [
@@ -130,6 +141,9 @@ class Intake:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._welcomes.close()
         await self._strangers.close()
+
+    def on_applied(self, applied: Applied) -> None:
+        self._traffic.on_applied(applied)
 
     async def drain(self) -> None:
         """Take nothing new, finish what is in work."""
@@ -189,6 +203,7 @@ class Intake:
             self._send(request, delivery, "error", error.as_object())
 
     async def _decide(self, request: Envelope, delivery: Delivery) -> None:
+        began = time.monotonic()
         receipt = require_accepted(await self._work.decide(request))
         if request.kind == "register":
             # The slot is reserved; that it is taken is for the advertisement's receipt to say.
@@ -196,8 +211,30 @@ class Intake:
             body = {"uuid": receipt["uuid"], "opening": dict(opening)}
             self._send(request, delivery, "created", {**body, "cut": True} if "cut" in receipt else body, token)
             return
+        seq = int(str(receipt["seq"]))
+        await self._traffic.after(request, seq)
+        body = {"queue": receipt["queue"]} if "queue" in receipt else {}
+        if request.kind in ENDS_RIGHTS:
+            body["revocation"] = (await self._revocation(request, seq, began)).decode()
         token = statements.sign("receipt", receipt, self._post.credentials, self._post.clock())
-        self._send(request, delivery, "decided", {}, token)
+        self._send(request, delivery, "decided", body, token)
+
+    async def _revocation(self, request: Envelope, seq: int, began: float) -> bytes:
+        """T21: wait until every guard has ended at the broker what a change ends, and say so. What a guard does not say is said too."""
+        settled = await self._post.guards.settled(seq, within_seconds=_GUARDS_SECONDS)
+        payload: dict[str, Any] = {
+            "v": 1,
+            "network": self._post.network,
+            "seq": seq,
+            **{name: request.body[name] for name in ("grant", "uuid", "principal") if name in request.body},
+            "cut": dict(settled.cut),
+            "guards": list(settled.guards),
+            "fenced": list(settled.fenced),
+            "unconfirmed": list(settled.unconfirmed),
+            "milliseconds": round((time.monotonic() - began) * 1000),
+            "at": format_time(self._post.clock().replace(microsecond=0)),
+        }
+        return statements.sign("revocation", payload, self._post.credentials, self._post.clock())
 
     async def _welcome(self, request: Envelope, delivery: Delivery) -> None:
         """First contact: the certificate into the log if it is news, then a reply queue for the session."""
@@ -269,6 +306,8 @@ class Intake:
                 answers = await self._look_for(question, now)
             elif question.kind == "peer":
                 answers = [await self._make_peer_queue(question)]
+            elif question.kind == "use":
+                answers = [await self._make_ready(question)]
             else:
                 if question.kind == "changes":
                     await self._admit_follower(question)
@@ -296,6 +335,15 @@ class Intake:
         if not self._post.sessions.take(question.signer.name.principal):
             raise Refused("too many sessions in a short time; wait a minute, or keep one open")
         await topology.follow(self._sessions, question.signer.name, question.reply, change_topic)
+
+    async def _make_ready(self, question: Envelope) -> Answer:
+        """What publishing or subscribing needs at the broker (T20)."""
+        questions.require_served(self._post.desk, question)
+        if question.signer.name.role is not Role.ENTITY:
+            raise Refused("only entities publish and subscribe")
+        if not self._post.queries.take(question.signer.name.principal):
+            raise Refused("too many questions in a short time; wait a moment")
+        return Answer("ready", await self._traffic.ready(question, self._post.replica.position[0]))
 
     async def _make_peer_queue(self, question: Envelope) -> Answer:
         """A queue for the time when no node is there (T17). It lasts, so few are made for one entity in a short time."""

@@ -1,4 +1,4 @@
-"""Questions that a node answers from its own view: locate, create, discover, show, lookup, and about trees and their changes.
+"""Questions that a node answers from its own view: locate, create, discover, show, lookup, about trees and their changes, about grants.
 
 A question is sealed to the node, lives a minute or two, and has no effect; minting too leaves nothing behind (T7).
 """
@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tdn.errors import Absent, Refused, UsageError
+from tdn.node import granted
 from tdn.node.policy import Policy
 from tdn.node.searching import Result, read_places, read_result
 from tdn.protocol import jsontext, schemas
@@ -39,7 +40,10 @@ _PEERS_FOR = timedelta(seconds=0.2)
 #: Notifications in one answer: each costs a signature.
 _CHANGES_AT_ONCE = 50
 
-KINDS = frozenset({"locate", "create", "discover", "show", "lookup", "peer", "tree", "changes"})
+KINDS = frozenset(
+    {"locate", "create", "discover", "show", "lookup", "peer", "tree", "changes", "use", "readers", "may", "grants"}
+)
+_OF_GRANTS = frozenset({"may", "grants", "readers"})
 #: Questions that may take long, and are looked into by a process that can be killed.
 SEARCHED = frozenset({"discover", "tree"})
 
@@ -96,6 +100,8 @@ def answer(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Ite
         yield _lookup(question, reader)
     elif question.kind == "changes":
         yield _changes(desk, question, reader, now)
+    elif question.kind in _OF_GRANTS:
+        yield _of_grants(desk, question, reader, now)
     else:
         raise UsageError(f"{question.kind} is not a question")
 
@@ -251,6 +257,16 @@ def _show(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Answ
         raise Absent(f"there is no topic {uuid}")
     body: dict[str, Any] = {"uuid": uuid} if topic.opening is None else {"uuid": uuid, "opening": dict(topic.opening)}
     return Answer("shown", body, topic.advertisement + b" " + _status(desk, topic, now))
+
+
+def _of_grants(desk: Desk, question: Envelope, reader: Reader, now: datetime) -> Answer:
+    granted.require_entity(question)
+    if question.kind == "may":
+        return Answer("judged", granted.judged(question, reader, now))
+    if question.kind == "readers":
+        return Answer("reading", granted.readers(question, reader, now))
+    body, lines = granted.listed(question, reader, desk.node, desk.network, now)
+    return Answer("granted", body, lines or None)
 
 
 def _lookup(question: Envelope, reader: Reader) -> Answer:

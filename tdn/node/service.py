@@ -23,6 +23,7 @@ from tdn.bus.log import Appender
 from tdn.confined.lanes import Lanes, Limits
 from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
 from tdn.node.changes import Changes, NoLongerCurrent
+from tdn.node.guards import Guards
 from tdn.node.intake import Intake, Post
 from tdn.node.policy import EVERYBODY, Policy
 from tdn.node.questions import Desk
@@ -30,7 +31,7 @@ from tdn.node.telling import Telling
 from tdn.protocol.names import Role
 from tdn.protocol.rates import Rate
 from tdn.protocol.times import parse_time
-from tdn.replica.replica import Replica
+from tdn.replica.replica import Applied, Replica
 from tdn.rules import principals
 from tdn.rules.apply import network_id, requester
 from tdn.trust import envelope
@@ -92,9 +93,11 @@ class Node:
         self.replica = Replica(
             settings.store,
             self.network,
-            lambda applied: self._telling.on_applied(applied),
+            self._on_applied,
             stores=settings.policy.stored(settings.progress),
         )
+        self._intake: Intake | None = None
+        self._guards = Guards(self.replica.reader)
         self._telling = Telling(credentials, self.network, self.replica.reader, clock)
         self._served = False
         limits = settings.limits
@@ -118,6 +121,7 @@ class Node:
             peers=Rate(burst=6, per_second=6 / 3600, clock=time.monotonic),
             queries=Rate(burst=limits.queries_burst, per_second=limits.queries_per_second, clock=time.monotonic),
             strangers=Rate(burst=50, per_second=10.0, clock=time.monotonic),
+            guards=self._guards,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -171,7 +175,9 @@ class Node:
             await _first(work.append("tick", None), following)
             intake = Intake(self._post, connection, work)
             closing.push_async_callback(intake.close)
+            await self._guards.listen(await connection.channel(), self.id)
             await intake.open(queue)
+            self._intake = intake
             self._telling.channel = await connection.channel()
             session.append(asyncio.create_task(self._tick(work)))
             session.append(asyncio.create_task(_result(connection.closed)))
@@ -195,10 +201,16 @@ class Node:
                     raise task.result()
         finally:
             self._telling.channel = None
+            self._intake = None
             for task in session:
                 task.cancel()
             await asyncio.gather(*session, return_exceptions=True)
             await closing.aclose()
+
+    def _on_applied(self, applied: Applied) -> None:
+        self._telling.on_applied(applied)
+        if self._intake is not None:
+            self._intake.on_applied(applied)
 
     async def _enter(self, work: Changes) -> None:
         """Make sure that the log begins, and that the operator's enrolments, ours among them, stand in it."""

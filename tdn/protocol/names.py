@@ -22,6 +22,7 @@ _ID = re.compile(ID_PATTERN)
 _NAME = re.compile(rf"tdn:(entity|node|guard|operator|broker):({ID_PATTERN}):({KEY_HASH_PATTERN})")
 _UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _SESSION = re.compile(r"[0-9a-f]{32}")
+_FEED = re.compile(rf"Feed\.({ID_PATTERN})\.({_UUID4.pattern})\.([0-9a-f]{{32}})")
 
 
 class Role(StrEnum):
@@ -101,6 +102,9 @@ BETWEEN_ENTITIES = frozenset({PEERS, PEER_REPLIES})
 #: Nodes tell watchers of changes here (T29, T35). Each has a routing key of its own, so that nobody notices what it may not see.
 NOTIFICATIONS = "tdn.notifications"
 
+#: Guards say here how far they are and what they have ended. Nodes listen.
+GUARDS = "tdn.guards"
+
 #: Header that says which way a broadcast request goes, and its two values.
 PATH_HEADER = "tdn-path"
 CHANGE_PATH = "change"
@@ -149,6 +153,27 @@ def reply_queue(owner: Name, session: str) -> str:
 def peer_queue(owner: Name, session: str) -> str:
     """A queue that outlives the session and the nodes: for answers of other entities, or for their questions (T17)."""
     return f"Peer.{owner.id}.{session}"
+
+
+def feed_queue(entity: str, subject: str, secret: str) -> str:
+    """The queue of one subscription: whose, to what, and what nobody can guess."""
+    return f"Feed.{entity}.{subject}.{secret}"
+
+
+def read_feed_queue(queue: str) -> tuple[str, str, str] | None:
+    """Entity, subject and secret of a subscription's queue; None for any other name."""
+    match = _FEED.fullmatch(queue)
+    return (match[1], match[2], match[3]) if match else None
+
+
+def is_topic(name: str) -> bool:
+    """Whether an exchange is a topic's: named by its UUID alone (T30)."""
+    return _UUID4.fullmatch(name) is not None
+
+
+def guards_queue(node_id: str) -> str:
+    """Where one node hears of the guards."""
+    return f"tdn.guards.{node_id}"
 
 
 def owns_queue(owner: Name, queue: str) -> bool:

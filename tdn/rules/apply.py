@@ -14,7 +14,7 @@ from tdn.errors import LogDiverged, MalformedMessage, Refused, TdnError, TrustEr
 from tdn.protocol import jsontext, schemas
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, parse_time, whole_seconds
-from tdn.rules import clock, collections, hierarchy, principals, topics, watches
+from tdn.rules import clock, collections, feeds, grants, hierarchy, principals, topics, watches
 from tdn.rules.state import MOST_WORK, Draft, LogRecord, Occasion, Outcome, State, Write
 from tdn.trust import envelope, signing
 from tdn.trust.certificates import Identity, decode_chain, roots_from_ders
@@ -22,8 +22,8 @@ from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 from tdn.trust.replay import CLOCK_SKEW
 
-#: The rules that this build knows. A log that asks for others stops it. (1 had no lists, 2 no hierarchies and collections; neither was released.)
-RULES_VERSION = 3
+#: The rules that this build knows. A log that asks for others stops it. (1 had no lists, 2 no hierarchies and collections, 3 no grants; none was released.)
+RULES_VERSION = 4
 
 #: What a repeated request is told that was refused for bytes or certificates that do not hold.
 _REFUSED_BEFORE = "the request was refused when it was first judged: what it carries does not verify"
@@ -36,7 +36,7 @@ Rule = Callable[[State, Envelope, Occasion], Decision]
 def write_record(
     kind: str, node: Credentials, at: datetime, request: bytes | None = None, minted: Mapping[str, str] | None = None
 ) -> bytes:
-    """A record as a node appends it. What the node adds to a `register` is fixed by it: whoever answers signs the same topic."""
+    """A record as a node appends it. What the node adds to a `register` or `subscribe` is fixed by it: whoever answers says the same."""
     payload: dict[str, Any] = {
         "v": schemas.VERSION,
         "kind": kind,
@@ -299,4 +299,11 @@ RULES: dict[str, Rule] = {
     "move": _by_entity(collections.move),
     "watch": _by_entity(watches.watch),
     "unwatch": _by_entity(watches.unwatch),
+    "give": _by_entity(grants.give),
+    "retract": _by_entity(grants.retract),
+    "transfer": _by_entity(grants.transfer),
+    "accept": _by_entity(grants.accept),
+    "open": _by_entity(feeds.open_topic),
+    "subscribe": _by_entity(feeds.subscribe),
+    "unsubscribe": _by_entity(feeds.unsubscribe),
 }

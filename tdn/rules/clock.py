@@ -10,7 +10,7 @@ from datetime import datetime
 from tdn.protocol.names import Name, Role
 from tdn.protocol.times import format_time, parse_time
 from tdn.protocol.trees import EXPIRED
-from tdn.rules import endings, hierarchy, principals, watches
+from tdn.rules import endings, feeds, grants, hierarchy, principals, watches
 from tdn.rules.sight import LIVE
 from tdn.rules.state import Draft, Occasion, State, Write
 
@@ -56,6 +56,12 @@ def _end_what_is_due(draft: Draft, now: str, occasion: Occasion) -> None:
             hierarchy.release(draft, name)
         elif space == "watch":
             watches.end(draft, name)
+        elif space == "grant":
+            grants.end(draft, name, moment)
+        elif space == "feed":
+            feeds.end(draft, name, occasion)
+        elif space == "stale":
+            draft.put("stale", name, None)
     endings.settle(draft, occasion, max(MAX_ENDS - len(due), MAX_ENDS // 4))
 
 

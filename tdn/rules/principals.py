@@ -1,20 +1,21 @@
 """Who is who, according to the log: trust roots, the operator, enrolled nodes and guards, entities, superseded and revoked keys.
 
-A node or a guard is one because the operator enrolled its key, not because a CA wrote so. A later certificate of a principal supersedes
-the earlier one; a revocation voids every certificate issued until a moment, and names the keys so that the guard, which sees only
-logins, can refuse them too.
+A node or a guard is one because the operator enrolled its key, not because a CA wrote so. A later certificate of a principal with another
+key supersedes the earlier one; with the same key both serve, so that who has not taken it up yet goes on. A revocation voids every
+certificate issued until a moment, and names the keys so that the guard, which sees only logins, can refuse them too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from tdn.errors import Refused, TrustError
 from tdn.protocol.names import Name, Role
-from tdn.protocol.times import format_time, parse_time
+from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.rules.state import Fact, State, Write
 from tdn.trust import signing
 from tdn.trust.certificates import Identity, TrustRoots, decode_chain, encode_chain, roots_from_ders
@@ -47,8 +48,9 @@ def known(state: State, header: signing.Header) -> Identity:
             "the certificate is not known to the network; enrol with a hello first", detail={"unknown": header.thumbprint}
         )
     identity = _identity(fact["at"], tuple(fact["chain"]), tuple(network(state)["roots"]))
-    require_current(state, identity)
-    return identity
+    institution = _require_current_key(state, identity)["institution"]
+    # An earlier certificate of the current key may name another institution; the latest one counts.
+    return identity if identity.institution == institution else replace(identity, institution=institution)
 
 
 def current(state: State, principal: str) -> Identity:
@@ -63,13 +65,21 @@ def current(state: State, principal: str) -> Identity:
 
 
 def require_current(state: State, identity: Identity) -> None:
-    """Refuse a certificate that was revoked or superseded at this point of the log."""
+    """Refuse a certificate that was revoked or superseded at this point of the log, or that has not reached it."""
+    _require_current_key(state, identity)
+    if state.get("certificate", identity.thumbprint) is None:
+        raise TrustError(f"this certificate of {identity.name.principal} is not in the log yet")
+
+
+def _require_current_key(state: State, identity: Identity) -> Fact:
+    """The principal whose current key a certificate has; or TrustError."""
     principal = state.get("principal", identity.name.principal)
     if principal is None:
         raise TrustError(f"{identity.name.principal} is not enrolled")
     _require_not_revoked(principal, identity)
-    if principal["thumbprint"] != identity.thumbprint:
+    if principal["key"] != identity.name.key_hash:
         raise TrustError(f"the certificate of {identity.name.principal} was superseded by a later one")
+    return principal
 
 
 def issuer(state: State, header: signing.Header) -> Identity:
@@ -84,6 +94,12 @@ def issuer(state: State, header: signing.Header) -> Identity:
         raise TrustError(f"{identity.name.principal} is not enrolled")
     _require_not_revoked(principal, identity)
     return identity
+
+
+def has_expired(state: State, principal: str, now: datetime) -> bool:
+    """Whether a principal's latest certificate has run out."""
+    fact = state.get("principal", principal)
+    return fact is not None and parse_time(fact["expires"]) < now
 
 
 def is_current_login(state: State, name: Name) -> bool:
@@ -112,23 +128,37 @@ def admit(state: State, identity: Identity, at: datetime, *, roles: frozenset[Ro
     if present is None:
         return first_certificate(identity, at), ()
     _require_not_revoked(present, identity)
-    if present["thumbprint"] == identity.thumbprint:
+    same_key = present["key"] == name.key_hash
+    if same_key and state.get("certificate", identity.thumbprint) is not None:
         return (), ()
     if identity.issued <= parse_time(present["issued"]):
-        raise TrustError(f"the certificate of {name.principal} is not later than its current one")
-    rotated = present["key"] not in ("", name.key_hash)
+        if not same_key:
+            raise TrustError(f"the certificate of {name.principal} is not later than its current one")
+        return _certificate(identity, at), ()
+    rotated = present["key"] != "" and not same_key
     ended = [*present["superseded"], present["key"]] if rotated else present["superseded"]
     # A former key that was certified anew is current again.
     superseded = [key for key in ended if key != name.key_hash]
     cut = (str(Name(name.role, name.id, present["key"])),) if rotated else ()
     kept = {"superseded": superseded, "revoked": present["revoked"], "issued_until": present["issued_until"]}
-    certificate, principal = first_certificate(identity, at)
-    return (certificate, Write("principal", name.principal, {**(principal.value or {}), **kept})), cut
+    return (*_certificate(identity, at), Write("principal", name.principal, {**_principal(identity), **kept})), cut
 
 
-def first_certificate(identity: Identity, at: datetime) -> tuple[Write, Write]:
+def first_certificate(identity: Identity, at: datetime) -> tuple[Write, ...]:
     """The facts of a principal that the log did not know."""
-    principal: dict[str, Any] = {
+    return (*_certificate(identity, at), Write("principal", identity.name.principal, _principal(identity)))
+
+
+def _certificate(identity: Identity, at: datetime) -> tuple[Write, Write]:
+    """A certificate, and its end: guards look again then at what its holder may do."""
+    principal, thumbprint = identity.name.principal, identity.thumbprint
+    fact = {"principal": principal, "chain": encode_chain(identity.chain), "at": format_time(at)}
+    ends = f"{format_time(whole_seconds(identity.not_after))} certificate {principal} {thumbprint}"
+    return Write("certificate", thumbprint, fact), Write("ends", ends, {})
+
+
+def _principal(identity: Identity) -> dict[str, Any]:
+    return {
         "thumbprint": identity.thumbprint,
         "key": identity.name.key_hash,
         "institution": identity.institution,
@@ -138,8 +168,6 @@ def first_certificate(identity: Identity, at: datetime) -> tuple[Write, Write]:
         "revoked": [],
         "issued_until": None,
     }
-    certificate = {"principal": identity.name.principal, "chain": encode_chain(identity.chain), "at": format_time(at)}
-    return Write("certificate", identity.thumbprint, certificate), Write("principal", identity.name.principal, principal)
 
 
 def revoke(state: State, body: Fact) -> tuple[tuple[Write, ...], tuple[str, ...]]:

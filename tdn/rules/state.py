@@ -20,6 +20,14 @@ Spaces:
     watch      `<uuid> <entity>`: who follows what since when, and how many changes it was told
     watched    uuid, and `tree <root>`: how many follow it, or something in that hierarchy
     change     `<uuid> <entity> <since> <version>`: what a watcher was, or is to be, told
+    grant      id: a grant: who lets whom do what with which topic, from when until when, what it rests on, whether it still counts
+    granted    `<topic> <right> <grantee> <id>`: the grants that count on something
+    issued     `<entity> <id>`: the grants that somebody gave, ended ones for a while too; `held` has them by grantee, `about` by topic
+    opened     uuid: a topic whose exchange was made
+    feed       `<topic or collection> <entity>`: a subscription: its queue, how deep it goes, what it rests on
+    follower   `<entity> <topic or collection>`: the same the other way round
+    stale      `<topic or collection> <entity> <queue>`: the queue of a subscription that is over
+    feeds      `of <entity>`, `to <uuid>`: how many subscriptions
     ends       `<time> <space> <key>`: what to look at when log time gets there
 """
 
@@ -79,7 +87,7 @@ class Occasion:
     at: datetime
     #: What counts as now: that, or log time where it is later.
     now: datetime
-    #: What the node added to a `register`: a fresh UUID, and what its salts are made from.
+    #: What the node added: to a `register` a fresh UUID and what its salts are made from, to a `subscribe` the queue's secret.
     minted: Mapping[str, str] | None = None
 
 

@@ -103,6 +103,11 @@ class Reader(StoredFacts):
         )
         self._indexes = indexes
 
+    def record(self, seq: int) -> bytes | None:
+        """The bytes of a record, as long as this store keeps it."""
+        row = self._db.execute("SELECT raw FROM records WHERE seq = ?", (seq,)).fetchone()
+        return bytes(row[0]) if row else None
+
     def open_all(self) -> None:
         """Make ready for a process that can open nothing more and is interrupted by an alarm: files are opened by a first read, what SQLite
         sorts stays in memory, and it comes back to Python now and then while it works."""

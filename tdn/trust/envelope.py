@@ -125,12 +125,14 @@ def _check_body(kind: str, body: Mapping[str, Any]) -> None:
     schemas.check(kind, body)
 
 
-#: Every kind that travels in an envelope. The signed statements (advertisement, receipt, status, notification) and records do not.
+#: Every kind that travels in an envelope. The signed statements (advertisement, receipt, status, notification, revocation), grants, messages and records do not.
 BODY_KINDS = frozenset(
     {
         *("locate", "hello", "create", "discover", "show", "lookup", "peer", "tree", "changes"),
         *("advertise", "renew", "withdraw", "enrol", "revoke", "genesis", "rules"),
         *("register", "add", "remove", "move", "watch", "unwatch", "countersign"),
+        *("give", "retract", "transfer", "accept", "open", "subscribe", "unsubscribe", "use", "readers", "may", "grants"),
+        *("ready", "reading", "judged", "granted"),
         *("located", "welcome", "created", "decided", "discovered", "shown", "found", "peered", "placed", "changed", "error"),
     }
 )

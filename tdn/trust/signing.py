@@ -1,9 +1,9 @@
 """JWS in compact form, ES256 and nothing else, over exact bytes that are kept and never re-serialised.
 
-The header is an allow-list: `alg`, `typ`, the signer's certificate by thumbprint (`x5t#S256`) or chain (`x5c`), and for a statement the
-moment of signing (`iat`), kept out of the payload so that two nodes sign the same one. Any other member, such as a key that the sender
-would like us to use, is refused unread. A signed message may be followed by a tilde and a *tail*, bytes
-that the signed payload names by digest: a record's request, a request's advertisement, without wrapping base64 in base64.
+The header is an allow-list: `alg`, `typ`, the signer's certificate by thumbprint (`x5t#S256`) or chain (`x5c`), and the moment of signing
+(`iat`): of a statement, kept out of the payload so that two nodes sign the same one; of a message on a topic, to know its certificate by.
+Any other member, such as a key that the sender would like us to use, is refused unread. A signed message may be followed by a tilde and a
+*tail*, bytes that the signed payload names by digest: a record's request, a request's advertisement, without wrapping base64 in base64.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ES256 = ECAlgorithm(ECAlgorithm.SHA256)
 _HEADER_MEMBERS = frozenset({"alg", "typ", "x5t#S256", "x5c", "iat"})
 TILDE = b"~"
 #: Latest moment that anything is signed at, the end of the year 2999: later ones leave the calendar (9999) when a lifetime is added.
-_LAST_SECOND = 32_503_679_999
+LAST_SECOND = 32_503_679_999
 #: Longest header, in base64. Room for six certificates; what is kept of headers before anything is verified stays small.
 _MAX_HEADER_BYTES = 32_768
 
@@ -39,7 +39,7 @@ class Header:
     thumbprint: str
     #: DER certificates, leaf first; empty where the header has the thumbprint alone.
     chain: tuple[bytes, ...]
-    #: When it was signed, in seconds; only statements say so here.
+    #: When it was signed, in seconds; only statements and messages on topics say so here.
     issued: int | None = None
 
 
@@ -77,13 +77,15 @@ def sign(
     return token if tail is None else token + TILDE + tail
 
 
-def split(message: bytes) -> Unverified:
-    """Take a signed message apart without believing any of it, or MalformedMessage."""
-    if len(message) > jsontext.MAX_MESSAGE_BYTES:
-        raise MalformedMessage(
-            f"message of {len(message)} bytes is over the limit of {jsontext.MAX_MESSAGE_BYTES}", received=message
-        )
+def split(message: bytes, *, max_bytes: int = jsontext.MAX_MESSAGE_BYTES) -> Unverified:
+    """Take a signed message apart without believing any of it, or MalformedMessage. A larger limit is the tail's alone."""
+    if len(message) > max_bytes:
+        raise MalformedMessage(f"message of {len(message)} bytes is over the limit of {max_bytes}", received=message)
     token, tilde, tail = message.partition(TILDE)
+    if len(token) > jsontext.MAX_MESSAGE_BYTES:
+        raise MalformedMessage(
+            f"signed part of {len(token)} bytes is over the limit of {jsontext.MAX_MESSAGE_BYTES}", received=message
+        )
     segments = token.split(b".")
     if len(segments) != 3:
         raise MalformedMessage("not a signed message", received=message)
@@ -100,9 +102,7 @@ def verify(message: Unverified, key: EllipticCurvePublicKey) -> dict[str, Any]:
     """The payload, once the signature over the received bytes holds and the tail is the one that was signed."""
     if not _holds(message.signed, message.signature, key):
         raise TrustError("the signature does not hold")
-    payload = jsontext.parse(decode_segment(message.payload_segment))
-    if not isinstance(payload, dict):
-        raise MalformedMessage("the signed payload is not an object")
+    payload = parse_payload(message)
     named = payload.get("tail")
     found = digest(message.tail) if message.tail is not None else None
     if named != found:
@@ -135,6 +135,14 @@ def _holds(signed: bytes, signature: bytes, key: EllipticCurvePublicKey) -> bool
     return True
 
 
+def parse_payload(message: Unverified) -> dict[str, Any]:
+    """What the payload claims, not to be believed: to find out whose key to verify it with."""
+    payload = jsontext.parse(decode_segment(message.payload_segment))
+    if not isinstance(payload, dict):
+        raise MalformedMessage("the signed payload is not an object")
+    return payload
+
+
 @lru_cache(maxsize=1024)
 def read_header(segment: bytes) -> Header:
     """The checked header. Cached: a signer's header is the same on everything of one kind that it signs."""
@@ -152,7 +160,7 @@ def read_header(segment: bytes) -> Header:
         raise MalformedMessage("the header names no kind of ours")
     kind = typ[4:-4]
     issued = header.get("iat")
-    if issued is not None and (not isinstance(issued, int) or isinstance(issued, bool) or not 0 <= issued <= _LAST_SECOND):
+    if issued is not None and (not isinstance(issued, int) or isinstance(issued, bool) or not 0 <= issued <= LAST_SECOND):
         raise MalformedMessage("the header's time is malformed")
     if "x5c" in header:
         chain = header["x5c"]

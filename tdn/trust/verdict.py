@@ -5,18 +5,20 @@ Says "minted" of an advertisement and "in the log" of a receipt: the two are not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tdn.errors import MalformedMessage, TdnError
 from tdn.protocol import jsontext
 from tdn.protocol.times import format_time
-from tdn.trust import signing, statements
+from tdn.trust import grants, signing, statements
 from tdn.trust.certificates import TrustRoots
+from tdn.trust.grants import Bundle
 from tdn.trust.statements import Statement, by_roots
 
 #: Members of our JSON objects that hold signed bytes.
-_MEMBERS = ("advertisement", "receipt", "status", "notification")
+_MEMBERS = ("token", "advertisement", "receipt", "status", "notification")
 
 _NOUNS = {
     "advertise": "advertisement",
@@ -30,6 +32,13 @@ _NOUNS = {
     "move": "move",
     "watch": "following",
     "unwatch": "end of the following",
+    "give": "grant",
+    "retract": "revocation of a grant",
+    "transfer": "offer",
+    "accept": "taking over",
+    "open": "opening",
+    "subscribe": "subscription",
+    "unsubscribe": "end of the subscription",
 }
 
 _REVOCATION = "whether the node's certificate has been revoked; the network knows"
@@ -65,7 +74,7 @@ def find_statements(text: bytes) -> list[bytes]:
     line = jsontext.parse(text)
     found = [line[member].encode() for member in _MEMBERS if isinstance(line.get(member), str)]
     if not found:
-        raise MalformedMessage("the JSON object holds no advertisement, receipt, status or notification")
+        raise MalformedMessage("the JSON object holds no advertisement, receipt, status, notification or grant")
     return found
 
 
@@ -75,11 +84,14 @@ def judge(tokens: list[bytes], roots: TrustRoots) -> list[Verdict]:
     advertisement: Statement | None = None
     for token in tokens:
         try:
+            if _claimed_kind(token) == "grant":
+                verdicts.append(_describe_grant(grants.read_bundle(token, by_roots(roots))))
+                continue
             statement = statements.read(token, by_roots(roots))
             if statement.kind == "advertisement":
                 statements.read_advertisement(token, by_roots(roots))
                 advertisement = statement
-            elif advertisement is not None:
+            elif advertisement is not None and statement.kind != "revocation":
                 _require_about(statement, advertisement)
             verdicts.append(_describe(statement))
         except TdnError as error:
@@ -116,6 +128,7 @@ def _describe(statement: Statement) -> Verdict:
     elif statement.kind == "receipt":
         about = f" of {'' if 'collection' in payload else 'topic '}{payload['uuid']}" if "uuid" in payload else ""
         about += f" in collection {payload['collection']}" if "collection" in payload else ""
+        about += f", grant {payload['grant']}," if "grant" in payload else ""
         proves = (
             f"node {node} says that the {_NOUNS.get(payload['kind'], payload['kind'])}{about} by {payload['principal']} is record {payload['seq']} of the log of network {payload['network'][:12]}…",
             certificate,
@@ -129,6 +142,13 @@ def _describe(statement: Statement) -> Verdict:
             certificate,
         )
         unchecked = ("the log itself; a node that has it compares", "what came later", _REVOCATION)
+    elif statement.kind == "revocation":
+        proves = (
+            f"node {node} says: {_ended(payload)}",
+            f"it was done within {payload['milliseconds']} ms, by {payload['at']}",
+            certificate,
+        )
+        unchecked = ("the log and the broker themselves", *_not_done(payload), _REVOCATION)
     else:
         proves = (
             f"node {node} says that topic {payload['uuid']} was {payload['state']} at {payload['at']}, owned by {payload['owner']}, until {payload['expires']}",
@@ -136,6 +156,50 @@ def _describe(statement: Statement) -> Verdict:
         )
         unchecked = (f"what happened after {payload['at']}", _REVOCATION)
     return Verdict(True, statement.kind, statement.signer.name.principal, proves, unchecked)
+
+
+def _ended(payload: Mapping[str, Any]) -> str:
+    names = {"grant": "grant", "uuid": "topic", "principal": "the certificate of"}
+    about = next((f"{word} {payload[name]}" for name, word in names.items() if name in payload), "something")
+    cut = payload["cut"]
+    closed = ", ".join(cut["connections"]) or "nobody"
+    return (
+        f"with record {payload['seq']} of the log of network {payload['network'][:12]}… rights on {about} ended; "
+        f"connections of {closed} were closed, {cut['queues']} subscriptions and {cut['bindings']} bindings deleted, as guards {', '.join(payload['guards']) or 'none'} said"
+    )
+
+
+def _not_done(payload: Mapping[str, Any]) -> list[str]:
+    silent = [f"what guard {guard} does: it was silent, and allows nothing while it is" for guard in payload["fenced"]]
+    return silent + [f"whether guard {guard} has ended everything: it had not said so" for guard in payload["unconfirmed"]]
+
+
+def _describe_grant(bundle: Bundle) -> Verdict:
+    """The chain in words, from the minted topic to whoever may use it."""
+    minted = bundle.advertisement
+    words = [f"node {minted.node} minted {minted.kind} {minted.uuid} for entity {minted.creator}"]
+    if bundle.owner is not None:
+        words.append(f"a node says that entity {bundle.owner} owns it")
+    unchecked = [
+        "whether the log took these grants, and whether any of them was revoked since; a node knows",
+        "whether one of the certificates has been revoked; the network knows",
+    ]
+    topic = minted.uuid
+    for grant in bundle.grants:
+        terms = grant.terms
+        where = "" if terms.topic == minted.uuid else f" to {terms.topic}"
+        where += " and all in its tree" if terms.tree else ""
+        passed = ", and pass it on" if terms.delegable else ""
+        words.append(
+            f"{grant.issuer.name.id} let {grant.grantee} {terms.right}{where} from {format_time(terms.not_before)} until {format_time(terms.expires)}{passed}"
+        )
+        if terms.topic != topic:
+            unchecked.append(f"whether {terms.topic} is in the tree of {topic}; the log knows")
+            topic = terms.topic
+    words.append(
+        "each was signed with a certificate that leads to a trusted root and was valid then; none is wider than what it rests on"
+    )
+    return Verdict(True, "grant", bundle.grants[-1].issuer.name.principal, tuple(words), tuple(unchecked))
 
 
 def _claimed_kind(token: bytes) -> str:

@@ -139,10 +139,11 @@ def test_an_entity_may_not(live: LiveNetwork, other: RawEntity, raw: RawEntity, 
 def test_after_all_of_that_everything_is_as_it_was(live: LiveNetwork) -> None:
     """Queues, exchanges and bindings are the nodes' own; nothing an entity tried has left anything."""
     queues = {queue["name"] for queue in live.manage("GET", "/queues/tdn")}
-    ours = {names.CHANGES, names.DEAD, names.LOG, names.node_queue("n1"), names.node_queue("n2")}
-    assert {queue for queue in queues if not queue.startswith(("Entity.", "Peer."))} == ours
+    ours = {names.CHANGES, names.DEAD, names.LOG}
+    ours |= {queue(node) for node in ("n1", "n2") for queue in (names.node_queue, names.guards_queue)}
+    assert {queue for queue in queues if not queue.startswith(("Entity.", "Peer.", "Feed."))} == ours
     exchanges = {exchange["name"] for exchange in live.manage("GET", "/exchanges/tdn")}
-    assert {exchange for exchange in exchanges if not exchange.startswith("amq.")} == {
+    assert {exchange for exchange in exchanges if not exchange.startswith("amq.") and not names.is_topic(exchange)} == {
         "",
         names.REQUESTS,
         names.BROADCAST,
@@ -150,8 +151,10 @@ def test_after_all_of_that_everything_is_as_it_was(live: LiveNetwork) -> None:
         names.NOTIFICATIONS,
         names.PEERS,
         names.PEER_REPLIES,
+        names.GUARDS,
     }
-    allowed = {"Entity": {"", names.REPLIES}, "Peer": {"", names.PEERS, names.PEER_REPLIES}}
+    topics = {exchange for exchange in exchanges if names.is_topic(exchange)}
+    allowed = {"Entity": {"", names.REPLIES}, "Peer": {"", names.PEERS, names.PEER_REPLIES}, "Feed": {"", *topics}}
     for binding in live.manage("GET", "/bindings/tdn"):
         sources = allowed.get(binding["destination"].partition(".")[0])
         assert sources is None or binding["source"] in sources, binding

@@ -12,7 +12,7 @@ import pytest
 from tdn.bus import topology
 from tdn.protocol import names, schemas
 from tdn.rules.apply import RULES
-from tdn.trust import sealing, statements
+from tdn.trust import messages, sealing, statements
 from tdn.trust.envelope import BODY_KINDS
 
 DOCUMENT = schemas.contract_folder() / "asyncapi.json"
@@ -67,7 +67,7 @@ def test_every_schema_of_a_message_is_referenced(document: dict[str, Any]) -> No
 
 def test_every_kind_has_a_message_with_its_own_schema(document: dict[str, Any]) -> None:
     messages = document["components"]["messages"]
-    assert set(messages) == BODY_KINDS | statements.KINDS | {"record"}
+    assert set(messages) == BODY_KINDS | statements.KINDS | {"record", "message", "grant"}
     for kind, message in messages.items():
         assert message["payload"] == {"$ref": f"./{kind}.json"}
         assert message["x-tdn"]["typ"] == f"tdn-{kind}+jwt"
@@ -121,9 +121,39 @@ def test_requests_that_carry_a_countersignature(document: dict[str, Any]) -> Non
     assert carrying == {kind for kind in BODY_KINDS if "countersigned" in schemas.load(kind)["properties"]}
 
 
+def test_what_carries_a_revocation(document: dict[str, Any]) -> None:
+    """T21: whoever ends a right is told what was ended, in the answer to its change; in no other."""
+    carrying = {
+        kind
+        for kind, message in document["components"]["messages"].items()
+        if message["x-tdn"].get("carries") == {"$ref": "#/components/messages/revocation"}
+    }
+    assert carrying == {kind for kind in BODY_KINDS if "revocation" in schemas.load(kind)["properties"]} == {"decided"}
+
+
+def test_grants_travel_with_what_they_rest_on(document: dict[str, Any]) -> None:
+    """T20: a grant is the tail of the request that puts it into the log; from a node it comes with its chain."""
+    tails = {kind: message["x-tdn"].get("tail") for kind, message in document["components"]["messages"].items()}
+    grant = {"$ref": "#/components/messages/grant"}
+    assert tails["give"] == [grant]
+    assert tails["granted"] == [grant, *({"$ref": f"#/components/messages/{kind}"} for kind in ("status", "advertisement"))]
+    assert [kind for kind, tail in tails.items() if grant["$ref"] in references(tail)] == ["give", "granted"]
+    assert document["components"]["messages"]["grant"]["x-tdn"]["signer"] == "entity"
+
+
 def test_description_of_sealed_messages_is_that_of_the_code(document: dict[str, Any]) -> None:
     """Who reads the contract alone seals with the bytes that nodes expect."""
     assert f"after the five bytes {sealing.MAGIC.hex(' ')};" in document["info"]["description"]
+
+
+def test_description_of_messages_on_topics_is_that_of_the_code(document: dict[str, Any]) -> None:
+    """T20: forms by their content types, and the first bytes of what is encrypted."""
+    channel = document["channels"]["messages"]
+    for text in (messages.SIGNED, messages.ENCRYPTED, f"after the six bytes {messages.MAGIC.hex(' ')},"):
+        assert text in channel["description"]
+    assert channel["bindings"]["amqp"]["exchange"]["type"] == "fanout"
+    assert list(channel["messages"]) == list(document["channels"]["feeds"]["messages"]) == [messages.KIND]
+    assert document["components"]["messages"][messages.KIND]["contentType"] == messages.SIGNED
 
 
 def test_questions_between_entities(document: dict[str, Any]) -> None:
@@ -151,6 +181,7 @@ def test_addresses_are_those_of_the_code(document: dict[str, Any]) -> None:
     exchanges = {channel["bindings"]["amqp"].get("exchange", {}).get("name") for channel in document["channels"].values()}
     assert {names.REQUESTS, names.REPLIES, names.PEERS, names.PEER_REPLIES} <= exchanges
     assert addresses["peers"] == names.PEERS
+    assert addresses["feeds"] == names.feed_queue("{entityId}", "{subject}", "{secret}")
     assert addresses["peerReplies"] == names.peer_queue(owner, "{session}")
     assert topology.LOG_ARGUMENTS == {"x-queue-type": "stream"}
     paths = [

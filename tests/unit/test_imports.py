@@ -64,6 +64,8 @@ ALLOWED_EFFECTS = {
     ("tdn.trust.credentials", "pathlib"): "loads keys from a folder",
     ("tdn.trust.openings", "secrets"): "salts, so that equal lists have unequal digests",
     ("tdn.trust.sealed", "secrets"): "nonces, keys for nobody, and their order",
+    ("tdn.trust.grants", "secrets"): "fresh ids of grants",
+    ("tdn.trust.messages", "secrets"): "nonces",
     (
         "tdn.queries.saxon",
         "os",

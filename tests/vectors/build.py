@@ -158,7 +158,7 @@ GENESIS = envelope(
     {
         "operator": [b64(der) for der in OPERATOR.chain],
         "roots": [b64(PKI.root.chain[0])],
-        "rules": 3,
+        "rules": 4,
         "created": rfc3339(T0),
         "salt": "5e" * 16,
     },
@@ -1452,6 +1452,677 @@ def sealed_messages() -> dict[str, Sample]:
     }
 
 
+MESSAGE_ID = "message-0001"
+BODY = b"Hello~\x00\xff~ and any other bytes"
+
+
+def message(body: bytes = BODY, signer: Authority = ALICE, *, issued: int | None = NOW, **changes: Any) -> bytes:
+    """A message on a topic. A claim that is None is left out."""
+    claims = {
+        "v": 1,
+        "network": NETWORK,
+        "topic": UUID,
+        "id": MESSAGE_ID,
+        "publisher": name_of(signer, "entity", "alice"),
+        "at": rfc3339(T0).replace("Z", ".123Z"),
+        "content_type": "application/octet-stream",
+        "tail": digest(body),
+        **changes,
+    }
+    header = statement_header(signer, "message", iat=issued)
+    return token(header, {claim: value for claim, value in claims.items() if value is not None}, signer.key) + b"~" + body
+
+
+def message_tag(reader: Authority, context: bytes) -> bytes:
+    return hashlib.sha256(context + b" " + key_hash(reader.key.public_key()).encode()).digest()[:8]
+
+
+def message_context(topic: str = UUID) -> bytes:
+    return f"tdn/v1 message {MESSAGE_ID} on {topic} in {NETWORK}".encode()
+
+
+def encrypted(inside: bytes, readers: Sequence[Authority], seed: str, topic: str = UUID, bound: bool = True) -> bytes:
+    """A message for readers. Not `bound`: the slots can be changed without anybody's noticing."""
+    context = message_context(topic)
+    key, nonce = (hashlib.sha256(f"vectors message {seed} {what}".encode()).digest() for what in ("key", "nonce"))
+    slots = sorted(
+        message_tag(reader, context) + hpke(key, reader.key.public_key(), context, f"message {seed} {place}")
+        for place, reader in enumerate(readers)
+    )
+    head = b"\x00tdnm1" + len(slots).to_bytes(2) + b"".join(slots)
+    return head + nonce[:12] + AESGCM(key).encrypt(nonce[:12], inside, context + head if bound else context)
+
+
+def topic_messages() -> dict[str, Sample]:
+    """What bob must say to a message that he finds on topic UUID under MESSAGE_ID."""
+    through = "message"
+    both = [BOB, CAROL]
+    named = digest(b"".join(sorted(message_tag(reader, message_context()) for reader in both)))
+    inside = message(readers=named)
+    whole = encrypted(inside, both, "good")
+    outdated = PKI.leaf(Role.ENTITY, "alice", institution="Example", not_before=T0 - 30 * DAY, not_after=T0 - DAY, generation=2)
+    stranger = STRANGERS.leaf(Role.ENTITY, "alice", institution="Example")
+    elsewhere = ("TrustError", "published under another id, on another topic or in another network")
+    readers = ("TrustError", "signed for other readers")
+    moment = ("TrustError", "another moment than its signature")
+    return {
+        "message.jws": passes(message(), "T20: a message with tildes in its body", through),
+        "message_empty.jws": passes(message(b""), "T20: nothing, and signed", through),
+        "message_encrypted.bin": passes(whole, "T20: for bob and carol", through),
+        "message_on_other_topic.jws": fails(message(topic=OTHER_UUID), "T19: copied from another topic", through, *elsewhere),
+        "message_under_other_id.jws": fails(message(id="message-0002"), "T19: sent again under a new id", through, *elsewhere),
+        "message_of_other_network.jws": fails(message(network="0" * 64), "of another network", through, *elsewhere),
+        "message_changed_body.jws": fails(
+            message()[:-1], "T19: its last byte is gone", through, "TrustError", "not what was signed"
+        ),
+        "message_without_body.jws": fails(
+            message(tail=None).partition(b"~")[0], "nothing follows it", through, "MalformedMessage", "tail"
+        ),
+        "message_claims_other_publisher.jws": fails(
+            message(signer=CAROL, publisher=name_of(ALICE, "entity", "alice")),
+            "T8: signed by carol, who says that she is alice",
+            through,
+            "TrustError",
+            "another publisher than its signature",
+        ),
+        "message_signed_by_node.jws": fails(
+            message(signer=NODE, publisher=name_of(NODE, "node", "n1")),
+            "nodes do not publish",
+            through,
+            "MalformedMessage",
+            "publisher",
+        ),
+        "message_unknown_ca.jws": fails(message(signer=stranger), "T8: from another root", through, "TrustError", "trusted root"),
+        "message_expired_publisher.jws": fails(
+            message(signer=outdated), "T8: with a certificate of last month", through, "TrustError", "expired at"
+        ),
+        "message_backdated.jws": fails(
+            message(signer=outdated, issued=NOW - 2 * 86400), "T8: signed today as if before its expiry", through, *moment
+        ),
+        "message_without_time.jws": fails(
+            message(issued=None), "its header has no time", through, "MalformedMessage", "does not say when it was signed"
+        ),
+        "message_from_the_future.jws": fails(
+            message(issued=NOW + 60, at=rfc3339(T0 + timedelta(seconds=60))),
+            "T19: of a minute to come",
+            through,
+            "TrustError",
+            "dated in the future",
+        ),
+        "message_as_advert.jws": fails(
+            message(), "a message presented as an advertisement", "advertisement", "MalformedMessage", "not a statement"
+        ),
+        "message_encrypted_for_carol.bin": fails(
+            encrypted(inside, [CAROL], "carol"), "T20: for carol alone", through, "TrustError", "not for us"
+        ),
+        "message_encrypted_on_other_topic.bin": fails(
+            encrypted(inside, both, "topic", OTHER_UUID), "T19: copied from another topic", through, "TrustError", "not for us"
+        ),
+        "message_encrypted_for_more.bin": fails(
+            encrypted(inside, [*both, ALICE], "more"), "a reader encrypted it for a third", through, *readers
+        ),
+        "message_encrypted_shown_openly.jws": fails(inside, "a reader published what was inside", through, *readers),
+        "message_encrypted_names_no_readers.bin": fails(
+            encrypted(message(), both, "nobody"), "somebody encrypted what was open", through, *readers
+        ),
+        "message_encrypted_slots_not_bound.bin": fails(
+            encrypted(inside, both, "loose", bound=False), "its slots could be exchanged", through, "TrustError", "was changed"
+        ),
+        "message_encrypted_not_signed.bin": fails(
+            encrypted(b"Hello", both, "bare"), "nobody signed it", through, "MalformedMessage", "not a signed message"
+        ),
+        "message_encrypted_other_version.bin": fails(
+            b"\x00tdnm2" + whole[6:], "of a newer version", through, "MalformedMessage", "newer version"
+        ),
+    }
+
+
+# --- grants -------------------------------------------------------------------------------------------------------------------------
+
+Signer = tuple[Authority, str]
+OF_ALICE, OF_BOB, OF_CAROL = (ALICE, "entity:alice"), (BOB, "entity:bob"), (CAROL, "entity:carol")
+HOUR = 3600
+
+
+def full_name(who: Signer) -> str:
+    return name_of(who[0], *who[1].split(":"))
+
+
+def payload_digest(signed: bytes) -> str:
+    return digest(signed.split(b".")[1])
+
+
+def claims_in(signed: bytes) -> dict[str, Any]:
+    payload = signed.split(b".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
+    return claims
+
+
+def grant_claims(issuer: Signer, to: Signer | str, rests_on: bytes, grant_id: str, **changes: Any) -> dict[str, Any]:
+    """What a grant says: to publish for an hour, on what it rests on; as wide as the grant above it, where it rests on one."""
+    above = claims_in(rests_on)
+    claims = {
+        "v": 1,
+        "iss": full_name(issuer),
+        "sub": to if isinstance(to, str) else full_name(to),
+        "aud": TO_NETWORK,
+        "jti": f"{grant_id:-<24}",
+        "iat": NOW,
+        "nbf": NOW,
+        "exp": NOW + HOUR,
+        "right": above.get("right", "publish"),
+        "topic": above.get("topic", above.get("uuid")),
+        "tree": False,
+        "delegable": False,
+    }
+    if "jti" in above:
+        claims["parent"] = {"grant": above["jti"], "digest": payload_digest(rests_on)}
+    else:
+        claims["advertisement"] = payload_digest(rests_on)
+    return {name: value for name, value in {**claims, **changes}.items() if value is not None}
+
+
+def grant(
+    issuer: Signer, to: Signer | str, rests_on: bytes, grant_id: str, *, header: dict[str, Any] | None = None, **changes: Any
+) -> bytes:
+    head = statement_header(issuer[0], "grant", **{"iat": None, **(header or {})})
+    return token(head, grant_claims(issuer, to, rests_on, grant_id, **changes), issuer[0].key)
+
+
+def bundle(*parts: bytes) -> bytes:
+    return b"~".join(parts)
+
+
+def grants() -> dict[str, Sample]:
+    """What `grants.read_bundle` must say of a grant by itself: each with the advertisement that it rests on."""
+    through = "grant"
+
+    def sound(name: str, what: str, signed: bytes, on: bytes = VALID) -> dict[str, Sample]:
+        return {f"grant_{name}.jws": passes(bundle(signed, on), what, through)}
+
+    def flawed(name: str, what: str, signed: bytes, error: str, fragment: str, on: bytes = VALID) -> dict[str, Sample]:
+        return {f"grant_{name}.jws": fails(bundle(signed, on), what, through, error, fragment)}
+
+    given = grant(OF_ALICE, OF_BOB, VALID, "given")
+    outdated = PKI.leaf(Role.ENTITY, "alice", institution="Example", not_before=T0 - 30 * DAY, not_after=T0 - DAY, generation=2)
+    stranger = STRANGERS.leaf(Role.ENTITY, "alice", institution="Example")
+    lent = PKI.leaf(Role.ENTITY, "alice", generation=3, uris=[ALICE_NAME])
+    before = NOW - 2 * 86400
+    head, _, signature = given.split(b".")
+    hs256 = b64url(text(statement_header(ALICE, "grant", iat=None, alg="HS256"))) + b"." + b64url(text(claims_in(given)))
+    by_mac = hs256 + b"." + b64url(hmac.digest(public_pem(ALICE.key), hs256, "sha256"))
+    none = b64url(text(statement_header(ALICE, "grant", iat=None, alg="none"))) + b"." + b64url(text(claims_in(given)))
+    widened = b".".join([head, b64url(text({**claims_in(given), "sub": "*"})), signature])
+    return {
+        **sound("publish", "T20: alice lets bob publish for an hour", given),
+        **sound("to_institution", "T20: and one institution", grant(OF_ALICE, "institution:Example", VALID, "institution")),
+        **sound("to_everyone", "T20: and everyone subscribe", grant(OF_ALICE, "*", VALID, "everyone", right="subscribe")),
+        **sound(
+            "on_hierarchy",
+            "T20: on a topic and all below it",
+            grant(OF_ALICE, OF_BOB, ROOT_ADVERT, "tree", tree=True),
+            ROOT_ADVERT,
+        ),
+        **sound(
+            "on_collection",
+            "T20: on the topics of a collection",
+            grant(OF_ALICE, OF_BOB, COLLECTION_ADVERT, "collection", tree=True, right="subscribe"),
+            COLLECTION_ADVERT,
+        ),
+        **sound(
+            "from_tomorrow", "T20: from and until", grant(OF_ALICE, OF_BOB, VALID, "later", nbf=NOW + 86400, exp=NOW + 90000)
+        ),
+        **sound(
+            "of_former_key",
+            "T20: signed while its certificate lasted, with a key that came before the present one",
+            grant((outdated, "entity:alice"), OF_BOB, VALID, "former", iat=before, nbf=before),
+        ),
+        # Who signed.
+        **flawed(
+            "signed_by_node",
+            "T20: the node that minted the topic grants it",
+            grant((NODE, "node:n1"), OF_BOB, VALID, "by-node"),
+            "TrustError",
+            "signed by node:n1; only entities grant",
+        ),
+        **flawed(
+            "signed_by_operator",
+            "T20: so does the operator",
+            grant((OPERATOR, "operator:operator"), OF_BOB, VALID, "by-operator"),
+            "TrustError",
+            "only entities grant",
+        ),
+        **flawed(
+            "signed_by_ca",
+            "T20: so does the authority that issued the owner's certificate",
+            grant((PKI.entities, "entity:alice"), OF_BOB, VALID, "by-ca"),
+            "TrustError",
+            "does not lead to a trusted root",
+        ),
+        **flawed(
+            "signed_by_sibling",
+            "T20: carol, of the same institution, grants alice's topic",
+            grant(OF_CAROL, OF_BOB, VALID, "by-sibling"),
+            "TrustError",
+            f"entity:carol does not own topic {UUID}",
+        ),
+        **flawed(
+            "signed_by_grantee",
+            "T20: bob grants to himself",
+            grant(OF_BOB, OF_BOB, VALID, "by-grantee"),
+            "TrustError",
+            "does not own",
+        ),
+        **flawed(
+            "names_other_issuer",
+            "T20: carol signs, and says that she is alice",
+            grant(OF_CAROL, OF_BOB, VALID, "as-alice", iss=ALICE_NAME),
+            "TrustError",
+            "another issuer than its signature",
+        ),
+        **flawed(
+            "with_chain_of_other",
+            "T20: carol signs under alice's certificate",
+            token(statement_header(ALICE, "grant", iat=None), claims_in(given), CAROL.key),
+            "TrustError",
+            "signature does not hold",
+        ),
+        **flawed(
+            "with_lent_name",
+            "T8: a certificate of another key with alice's name in it",
+            grant((lent, "entity:alice"), OF_BOB, VALID, "lent", iss=ALICE_NAME),
+            "TrustError",
+            "names a key that is not its own",
+        ),
+        **flawed(
+            "unknown_ca",
+            "T8: from another root",
+            grant((stranger, "entity:alice"), OF_BOB, VALID, "foreign"),
+            "TrustError",
+            "trusted root",
+        ),
+        **flawed(
+            "expired_certificate",
+            "T8: signed today with a certificate of last month",
+            grant((outdated, "entity:alice"), OF_BOB, VALID, "expired"),
+            "TrustError",
+            "expired at",
+        ),
+        **flawed(
+            "without_chain",
+            "it does not bring its certificates",
+            grant(OF_ALICE, OF_BOB, VALID, "bare", header={"x5c": None, "x5t#S256": digest(ALICE.chain[0])}),
+            "TrustError",
+            "does not carry its certificate chain",
+        ),
+        **flawed("alg_none", "T8: not signed, and says so", none + b".", "TrustError", "algorithm 'none' is refused"),
+        **flawed("alg_hs256", "T8: the public key taken for a secret", by_mac, "TrustError", "algorithm 'HS256' is refused"),
+        **flawed(
+            "header_brings_key",
+            "T8: the header brings its own key",
+            grant(OF_ALICE, OF_BOB, VALID, "key", header={"jwk": jwk(CAROL.key)}),
+            "TrustError",
+            "keys are never taken from a header",
+        ),
+        **flawed(
+            "widened_after_signing", "T20: for everyone, after alice signed it for bob", widened, "TrustError", "does not hold"
+        ),
+        # What it says.
+        **flawed(
+            "of_other_network",
+            "T19: of another network",
+            grant(OF_ALICE, OF_BOB, VALID, "elsewhere", aud=f"tdn:network:{'0' * 64}"),
+            "TrustError",
+            "different networks",
+        ),
+        **flawed(
+            "to_nodes",
+            "T19: not for a network at all",
+            grant(OF_ALICE, OF_BOB, VALID, "nodes", aud="tdn:nodes"),
+            "MalformedMessage",
+            "aud",
+        ),
+        **flawed(
+            "for_other_topic",
+            "T20: it rests on one advertisement and is for another topic",
+            grant(OF_ALICE, OF_BOB, VALID, "other", topic=OTHER_UUID),
+            "TrustError",
+            "another topic than its advertisement",
+        ),
+        **flawed(
+            "broken_digest",
+            "T20: the digest of no advertisement",
+            grant(OF_ALICE, OF_BOB, VALID, "broken", advertisement=digest(b"other")),
+            "TrustError",
+            "does not rest on this advertisement",
+        ),
+        **flawed(
+            "on_other_advertisement",
+            "T20: the same topic, minted again with other content",
+            given,
+            "TrustError",
+            "does not rest on this advertisement",
+            advert(institution="Elsewhere"),
+        ),
+        **flawed(
+            "on_advert_by_entity",
+            "T8: alice has minted the topic herself",
+            grant(OF_ALICE, OF_BOB, advert(ALICE), "self-made"),
+            "TrustError",
+            "only nodes",
+            advert(ALICE),
+        ),
+        **flawed(
+            "on_nothing",
+            "T20: it rests on nothing",
+            grant(OF_ALICE, OF_BOB, VALID, "loose", advertisement=None),
+            "MalformedMessage",
+            "rests on",
+        ),
+        **flawed(
+            "on_both",
+            "T20: it rests on an advertisement and on a grant",
+            grant(OF_ALICE, OF_BOB, VALID, "both", parent={"grant": "g" * 22, "digest": digest(b"g")}),
+            "MalformedMessage",
+            "on one of them",
+        ),
+        **flawed(
+            "of_all_rights", "T20: to do anything", grant(OF_ALICE, OF_BOB, VALID, "all", right="*"), "MalformedMessage", "right"
+        ),
+        **flawed(
+            "to_discover",
+            "T20: what a grant is not for",
+            grant(OF_ALICE, OF_BOB, VALID, "see", right="discover"),
+            "MalformedMessage",
+            "right",
+        ),
+        **flawed("to_node", "T20: to a node", grant(OF_ALICE, (NODE, "node:n1"), VALID, "node"), "MalformedMessage", "sub"),
+        **flawed(
+            "without_key",
+            "T20: to an entity, whatever its key",
+            grant(OF_ALICE, "tdn:entity:bob", VALID, "keyless"),
+            "MalformedMessage",
+            "sub",
+        ),
+        **flawed("without_end", "T20: for ever", grant(OF_ALICE, OF_BOB, VALID, "for-ever", exp=None), "MalformedMessage", "exp"),
+        **flawed(
+            "too_long",
+            "T20: for a lifetime",
+            grant(OF_ALICE, OF_BOB, VALID, "too-long", exp=NOW + 2 * 3650 * 86400 + 1),
+            "MalformedMessage",
+            "times do not fit",
+        ),
+        **flawed(
+            "ends_before_it_begins",
+            "T20: it ends when it begins",
+            grant(OF_ALICE, OF_BOB, VALID, "empty", nbf=NOW + HOUR),
+            "MalformedMessage",
+            "times do not fit",
+        ),
+        **flawed(
+            "dated_by_words",
+            "its time is no number",
+            grant(OF_ALICE, OF_BOB, VALID, "words", iat=rfc3339(T0)),
+            "MalformedMessage",
+            "not a moment",
+        ),
+        **flawed(
+            "with_more",
+            "room for what nobody knows",
+            grant(OF_ALICE, OF_BOB, VALID, "more", scope="configure"),
+            "MalformedMessage",
+            "grant",
+        ),
+        **flawed(
+            "of_version_2", "of a newer version", grant(OF_ALICE, OF_BOB, VALID, "newer", v=2), "MalformedMessage", "version 2"
+        ),
+        # In the place of something else.
+        "grant_alone.jws": fails(
+            given, "T20: without what it rests on", through, "MalformedMessage", "comes with all that it rests on"
+        ),
+        "grant_followed_by_grant.jws": fails(
+            bundle(given, given), "T20: the advertisement is missing", through, "MalformedMessage", "not a statement"
+        ),
+        "grant_that_is_advert.jws": fails(
+            bundle(VALID, VALID), "T20: an advertisement that rests on itself", through, "MalformedMessage", "is not a grant"
+        ),
+        "grant_that_is_countersignature.jws": fails(
+            bundle(change("countersign", {"right": "include", "uuid": UUID, "entity": "bob"}, "as-grant"), VALID),
+            "T19: another word of alice's for bob",
+            through,
+            "MalformedMessage",
+            "is not a grant",
+        ),
+        "grant_as_advert.jws": fails(
+            given, "a grant presented as an advertisement", "advertisement", "MalformedMessage", "not a statement"
+        ),
+        "grant_as_change.jws": fails(given, "T19: a grant presented as a request", "change", "MalformedMessage", "envelope"),
+    }
+
+
+def delegated_grants() -> dict[str, Sample]:
+    """Bundles of grants that were passed on, and of topics that changed hands."""
+    through = "grant"
+    may_pass = grant(OF_ALICE, OF_BOB, VALID, "may-pass", delegable=True)
+    passed = grant(OF_BOB, OF_CAROL, may_pass, "passed")
+    to_all = grant(OF_ALICE, "institution:Example", VALID, "to-example", delegable=True)
+    in_tree = grant(OF_ALICE, OF_BOB, ROOT_ADVERT, "in-tree", delegable=True, tree=True)
+    fixed = grant(OF_ALICE, OF_BOB, VALID, "not-delegable")
+    again = grant(OF_BOB, OF_CAROL, may_pass, "again", delegable=True)
+    third = grant(OF_CAROL, "*", again, "third")
+    owner = statement("status", {**STATUS, "owner": "bob"})
+    by_new = grant(OF_BOB, OF_CAROL, VALID, "by-new-owner")
+    chain = [VALID]
+    people: list[Signer] = [OF_ALICE]
+    for number in range(1, 10):
+        people.append((PKI.leaf(Role.ENTITY, f"e{number}", institution="Example"), f"entity:e{number}"))
+        chain.insert(0, grant(people[-2], people[-1], chain[0], f"link-{number}", delegable=True))
+
+    def wider(name: str, what: str, below: bytes, fragment: str, *rest: bytes, error: str = "TrustError") -> dict[str, Sample]:
+        return {f"grant_passed_on_{name}.jws": fails(bundle(below, *(rest or (may_pass, VALID))), what, through, error, fragment)}
+
+    def transferred(name: str, what: str, fragment: str, *parts: bytes, error: str = "TrustError") -> dict[str, Sample]:
+        return {f"grant_transferred_{name}.jws": fails(bundle(*parts), what, through, error, fragment)}
+
+    return {
+        "grant_passed_on.jws": passes(
+            bundle(passed, may_pass, VALID), "T20: alice let bob, and bob let carol", through, grants=2
+        ),
+        "grant_passed_on_twice.jws": passes(bundle(third, again, may_pass, VALID), "T20: and carol everyone", through, grants=3),
+        "grant_passed_on_by_member.jws": passes(
+            bundle(grant(OF_CAROL, OF_BOB, to_all, "by-member"), to_all, VALID),
+            "T20: who is of an institution passes on what it has",
+            through,
+            grants=2,
+        ),
+        "grant_passed_on_inside_tree.jws": passes(
+            bundle(grant(OF_BOB, OF_CAROL, in_tree, "inside", topic=CHILD_UUID), in_tree, ROOT_ADVERT),
+            "T20: of a tree a topic in it; that it is there, the log knows",
+            through,
+            grants=2,
+        ),
+        "grant_passed_on_narrower.jws": passes(
+            bundle(grant(OF_BOB, OF_CAROL, in_tree, "narrower", nbf=NOW + 60, exp=NOW + 120, tree=True), in_tree, ROOT_ADVERT),
+            "T20: for a minute of the hour",
+            through,
+            grants=2,
+        ),
+        "grant_passed_on_as_far_as_may_be.jws": passes(bundle(*chain[1:]), "T20: eight grants long", through, grants=8),
+        "grant_transferred.jws": passes(
+            bundle(by_new, owner, VALID), "the new owner grants, and a node says that it owns the topic", through, grants=1
+        ),
+        "grant_transferred_and_passed_on.jws": passes(
+            bundle(
+                grant(OF_CAROL, OF_ALICE, grant(OF_BOB, OF_CAROL, VALID, "new", delegable=True), "back"),
+                grant(OF_BOB, OF_CAROL, VALID, "new", delegable=True),
+                owner,
+                VALID,
+            ),
+            "the former owner may hold a grant like anybody",
+            through,
+            grants=2,
+        ),
+        **wider("too_often", "T20: nine grants long", chain[0], "8 grants at most", *chain[1:], error="MalformedMessage"),
+        **wider(
+            "not_delegable",
+            "T20: what may not be passed on",
+            grant(OF_BOB, OF_CAROL, fixed, "not-allowed"),
+            "may not be passed on",
+            fixed,
+            VALID,
+        ),
+        **wider(
+            "by_other", "T20: carol passes on what bob holds", grant(OF_CAROL, "*", may_pass, "by-carol"), "which is for bob"
+        ),
+        **wider(
+            "by_its_issuer",
+            "T20: alice passes on what she gave away",
+            grant(OF_ALICE, OF_CAROL, may_pass, "by-alice"),
+            "which is for bob",
+        ),
+        **wider(
+            "by_outsider",
+            "T20: bob is of another institution",
+            grant(OF_BOB, OF_CAROL, to_all, "by-outsider"),
+            "which is for institution:Example",
+            to_all,
+            VALID,
+        ),
+        **wider(
+            "by_node",
+            "T20: a node passes it on",
+            grant((NODE, "node:n1"), OF_CAROL, may_pass, "node-passes"),
+            "only entities grant",
+        ),
+        **wider(
+            "other_right",
+            "T20: to subscribe, of a grant to publish",
+            grant(OF_BOB, OF_CAROL, may_pass, "other-right", right="subscribe"),
+            "passed on as one to subscribe",
+        ),
+        **wider(
+            "other_topic",
+            "T20: for another topic of alice's",
+            grant(OF_BOB, OF_CAROL, may_pass, "other-topic", topic=OTHER_UUID),
+            "for one topic was passed on for more",
+        ),
+        **wider(
+            "for_tree",
+            "T20: for all below a topic, of a grant for the topic",
+            grant(OF_BOB, OF_CAROL, may_pass, "for-tree", tree=True),
+            "for one topic was passed on for more",
+        ),
+        **wider(
+            "longer",
+            "T20: a second longer",
+            grant(OF_BOB, OF_CAROL, may_pass, "longer", exp=NOW + HOUR + 1),
+            "for longer than it lasts",
+        ),
+        **wider(
+            "sooner", "T20: a second sooner", grant(OF_BOB, OF_CAROL, may_pass, "sooner", nbf=NOW - 1), "for longer than it lasts"
+        ),
+        **wider(
+            "broken_digest",
+            "T20: the grant above was another when it was passed on",
+            grant(OF_BOB, OF_CAROL, may_pass, "renewed", parent={"grant": claims_in(may_pass)["jti"], "digest": digest(b"old")}),
+            "does not rest on grant",
+        ),
+        **wider(
+            "other_parent",
+            "T20: the digest fits, the id does not",
+            grant(OF_BOB, OF_CAROL, may_pass, "misnamed", parent={"grant": "g" * 22, "digest": payload_digest(may_pass)}),
+            "does not rest on grant",
+        ),
+        **wider(
+            "resting_on_advert",
+            "T20: bob's grant rests on the topic, as if he owned it",
+            grant(OF_BOB, OF_CAROL, VALID, "as-owner"),
+            "does not rest on grant",
+        ),
+        **wider("without_its_parent", "T20: a link of the chain is missing", third, "does not rest on grant", may_pass, VALID),
+        **wider("straight_to_advert", "T20: so are all of them", third, "does not rest on this advertisement", VALID),
+        **wider("in_wrong_order", "T20: the links are exchanged", may_pass, "does not rest on this advertisement", passed, VALID),
+        **wider(
+            "of_other_network",
+            "T19: passed on in another network",
+            grant(OF_BOB, OF_CAROL, may_pass, "abroad", aud=f"tdn:network:{'0' * 64}"),
+            "different networks",
+        ),
+        **wider(
+            "widened_above",
+            "T20: alice's grant was changed so that it may be passed on",
+            grant(OF_BOB, OF_CAROL, fixed, "forged-above"),
+            "signature does not hold",
+            b".".join([fixed.split(b".")[0], b64url(text({**claims_in(fixed), "delegable": True})), fixed.split(b".")[2]]),
+            VALID,
+        ),
+        **transferred(
+            "without_status", "the new owner, and nobody says that it is one", "entity:bob does not own", by_new, VALID
+        ),
+        **transferred(
+            "by_former_owner",
+            "alice goes on granting",
+            "entity:alice does not own",
+            grant(OF_ALICE, OF_CAROL, VALID, "former-owner"),
+            owner,
+            VALID,
+        ),
+        **transferred(
+            "status_by_entity",
+            "T8: bob says himself that he is the owner",
+            "which is not a node",
+            by_new,
+            statement("status", {**STATUS, "owner": "bob"}, BOB),
+            VALID,
+        ),
+        **transferred(
+            "status_of_other_topic",
+            "bob owns another topic",
+            "the status is of another topic",
+            by_new,
+            statement("status", {**STATUS, "owner": "bob", "uuid": OTHER_UUID}),
+            VALID,
+        ),
+        **transferred(
+            "status_of_other_network",
+            "T19: bob owns it in another network",
+            "different networks",
+            by_new,
+            statement("status", {**STATUS, "owner": "bob", "network": "0" * 64}),
+            VALID,
+        ),
+        **transferred(
+            "status_unknown_ca",
+            "T8: the word of a node of another root",
+            "trusted root",
+            by_new,
+            statement("status", {**STATUS, "owner": "bob"}, STRANGERS.leaf(Role.NODE, "n1")),
+            VALID,
+        ),
+        **transferred(
+            "status_first",
+            "the status stands before the grant",
+            "is not a grant",
+            owner,
+            by_new,
+            VALID,
+            error="MalformedMessage",
+        ),
+        **transferred(
+            "status_twice", "two nodes' words", "is not a grant", by_new, owner, owner, VALID, error="MalformedMessage"
+        ),
+        **transferred(
+            "receipt_for_status",
+            "a receipt in its place",
+            "is not a grant",
+            by_new,
+            statement("receipt", RECEIPT),
+            VALID,
+            error="MalformedMessage",
+        ),
+    }
+
+
 def log() -> list[tuple[str, bytes, dict[str, str]]]:
     """A log from its genesis on, with what becomes of each record; last a topic's whole life."""
     renewal = {"uuid": UUID, "lifetime_seconds": 3600}
@@ -1539,6 +2210,7 @@ def log() -> list[tuple[str, bytes, dict[str, str]]]:
         ),
         ("log_19_tick_of_revoked.jws", record("tick", None, NODE_2, "n2"), {"status": "void", "message": "was revoked"}),
         *_trees_in_the_log(),
+        *_grants_in_the_log(),
     ]
 
 
@@ -1640,9 +2312,86 @@ def _trees_in_the_log() -> list[tuple[str, bytes, dict[str, str]]]:
     ]
 
 
+def _grants_in_the_log() -> list[tuple[str, bytes, dict[str, str]]]:
+    """Alice's other topic: granted, passed on, revoked, subscribed to, and handed over to bob."""
+    accepted = {"status": "accepted"}
+    bobs = {"sender": BOB, "iss": name_of(BOB, "entity", "bob")}
+    about_topic = {"uuid": OTHER_UUID}
+
+    def refused(message: str) -> dict[str, str]:
+        return {"status": "refused", "message": message}
+
+    def give(signed: bytes, jti: str, **choices: Any) -> bytes:
+        claims = claims_in(signed)
+        return record("give", change("give", {"grant": claims["jti"], "uuid": claims["topic"]}, jti, tail=signed, **choices))
+
+    def plain(kind: str, body: Any, jti: str, minted: dict[str, str] | None = None, **choices: Any) -> bytes:
+        return record(kind, change(kind, body, jti, **choices), minted=minted)
+
+    given = grant(OF_ALICE, OF_BOB, LISTED_ADVERT, "logged-to-bob", delegable=True)
+    passed = grant(OF_BOB, "institution:Example", given, "logged-passed-on")
+    to_all = grant(OF_ALICE, "*", LISTED_ADVERT, "logged-to-everyone", right="subscribe")
+    wider = grant(OF_BOB, "*", given, "logged-wider", exp=NOW + 2 * HOUR)
+    back = grant(OF_BOB, OF_ALICE, given, "logged-back")
+    by_former = grant(OF_ALICE, OF_CAROL, LISTED_ADVERT, "logged-by-former")
+    revoked = {"grant": claims_in(given)["jti"]}
+    return [
+        ("log_40_give.jws", give(given, "give-bob"), accepted),
+        (
+            "log_41_give_by_grantee_of_other_topic.jws",
+            give(grant(OF_BOB, "*", LISTED_ADVERT, "logged-theft"), "give-theft", **bobs),
+            refused("there is no topic"),
+        ),
+        ("log_42_give_by_other_than_issuer.jws", give(to_all, "give-others", **bobs), refused("only its issuer")),
+        (
+            "log_43_give_under_other_name.jws",
+            record("give", change("give", {"grant": "g" * 22, **about_topic}, "give-misnamed", tail=to_all)),
+            refused("names another grant"),
+        ),
+        (
+            "log_44_give_without_grant.jws",
+            plain("give", {"grant": "g" * 22, **about_topic}, "give-bare"),
+            refused("carries no grant"),
+        ),
+        ("log_45_give_wider_than_parent.jws", give(wider, "give-wider", **bobs), refused("nothing longer can be passed on")),
+        ("log_46_give_back_to_issuer.jws", give(back, "give-back", **bobs), refused("would come back to alice")),
+        ("log_47_give_passed_on.jws", give(passed, "give-passed", **bobs), accepted),
+        ("log_48_give_everyone.jws", give(to_all, "give-everyone"), accepted),
+        ("log_49_open.jws", plain("open", about_topic, "open-by-bob", **bobs), accepted),
+        (
+            "log_50_subscribe_without_queue.jws",
+            plain("subscribe", {**about_topic, "tree": False}, "read-bare"),
+            refused("did not name a queue"),
+        ),
+        (
+            "log_51_subscribe.jws",
+            plain("subscribe", {**about_topic, "tree": False}, "read-bob", {"queue": "b0" * 16}, **bobs),
+            accepted,
+        ),
+        ("log_52_retract.jws", plain("retract", revoked, "retract-bob"), accepted),
+        ("log_53_give_on_revoked.jws", give(grant(OF_BOB, "*", given, "logged-late"), "give-late", **bobs), refused("has ended")),
+        ("log_54_give_revoked_again.jws", give(given, "give-bob-again"), refused("has ended; give a new one")),
+        (
+            "log_55_accept_without_offer.jws",
+            plain("accept", {**about_topic, "keep_grants": True}, "accept-early", **bobs),
+            refused("was offered to you"),
+        ),
+        ("log_56_transfer.jws", plain("transfer", {**about_topic, "to": "bob"}, "transfer-ok"), accepted),
+        ("log_57_accept.jws", plain("accept", {**about_topic, "keep_grants": False}, "accept-ok", **bobs), accepted),
+        ("log_58_give_by_former_owner.jws", give(by_former, "give-former"), refused("there is no topic")),
+        ("log_59_unsubscribe.jws", plain("unsubscribe", about_topic, "unread-bob", **bobs), accepted),
+        (
+            "log_60_give_of_bundle.jws",
+            give(bundle(grant(OF_BOB, "*", LISTED_ADVERT, "logged-bundle"), LISTED_ADVERT), "give-bundle", **bobs),
+            refused("followed by nothing"),
+        ),
+    ]
+
+
 def build(folder: Path) -> None:
     """Write every sample and the index into a folder."""
-    samples = {**advertisements(), **other_statements(), **notifications(), **requests(), **sealed_messages()}
+    samples = {**advertisements(), **other_statements(), **notifications(), **requests(), **sealed_messages(), **topic_messages()}
+    samples |= {**grants(), **delegated_grants()}
     records = log()
     index = {
         "about": "Signed samples with one flaw each, built by build.py; verified with roots.pem, at `now`.",

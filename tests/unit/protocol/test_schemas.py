@@ -97,8 +97,50 @@ NOTIFICATION = {
     "seq": 1,
     "at": TIME,
 }
+MESSAGE = {
+    "v": 1,
+    "network": HEX,
+    "topic": UUID,
+    "id": "message-1",
+    "publisher": f"tdn:entity:alice:{HEX}",
+    "at": TIME,
+    "content_type": "application/octet-stream",
+    "tail": DIGEST,
+}
+GRANT_ID = "A-_" * 7 + "0"
+GRANT: dict[str, Any] = {
+    "v": 1,
+    "iss": f"tdn:entity:alice:{HEX}",
+    "sub": f"tdn:entity:bob:{HEX}",
+    "aud": f"tdn:network:{HEX}",
+    "jti": GRANT_ID,
+    "iat": 0,
+    "nbf": 1,
+    "exp": 32503679999,
+    "right": "publish",
+    "topic": UUID,
+    "tree": False,
+    "delegable": True,
+    "advertisement": DIGEST,
+}
+PARENT = {"grant": GRANT_ID, "digest": DIGEST}
+PASSED_ON = {**{name: value for name, value in GRANT.items() if name != "advertisement"}, "parent": PARENT}
+QUEUE = "ab" * 16
+REVOCATION: dict[str, Any] = {
+    "v": 1,
+    "network": HEX,
+    "seq": 12,
+    "grant": GRANT_ID,
+    "cut": {"connections": ["entity:bob"], "queues": 0, "bindings": 3},
+    "guards": ["guard"],
+    "fenced": [],
+    "unconfirmed": ["guard-2"],
+    "milliseconds": 0,
+    "at": TIME,
+}
 #: One sound value of each kind, or several.
 SOUND: dict[str, list[dict[str, Any]]] = {
+    "accept": [{"uuid": UUID, "keep_grants": keep} for keep in (False, True)],
     "add": [{"collection": UUID, "uuid": UUID}, {"collection": UUID, "uuid": UUID, "countersigned": COUNTERSIGNED}],
     "advertise": [
         *({"uuid": UUID, "opening": opening} for opening in OPENINGS),
@@ -142,7 +184,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         *({"uuid": UUID, "opening": opening} for opening in OPENINGS),
         {"uuid": UUID, "opening": OPENINGS[0], "cut": True},
     ],
-    "decided": [{}],
+    "decided": [{}, {"queue": QUEUE}, {"revocation": "eyJ.eyJ.A-_"}],
     "descriptor": DESCRIPTORS,
     "discover": [
         {"limit": 1},
@@ -186,12 +228,35 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     "error": [{"error": "refused", "message": "no", "detail": {}}],
     "found": [{"chain": ["AAAA"]}],
     "genesis": [{"operator": ["AAAA"], "roots": ["AAAA"], "rules": 1, "created": TIME, "salt": "ab" * 16}],
+    "give": [{"grant": GRANT_ID, "uuid": UUID}],
+    "grant": [
+        GRANT,
+        PASSED_ON,
+        *({**GRANT, "sub": sub} for sub in ("*", "institution:Zürich West", f"institution:{'x' * 128}")),
+        {**GRANT, "right": "subscribe", "tree": True, "delegable": False},
+        {**GRANT, "jti": "A" * 64},
+    ],
+    "granted": [{"count": 0}, {"count": 50, "cursor": GRANT_ID}],
+    "grants": [{}, {"uuid": UUID}, {"grant": GRANT_ID, "cursor": GRANT_ID, "after": 7}],
     "hello": [{}],
+    "judged": [
+        {"uuid": UUID, "right": "publish", "allowed": True, "because": "you own it", "grants": [GRANT_ID] * 64},
+        *({"uuid": UUID, "right": right, "allowed": False, "because": "no"} for right in ("subscribe", "discover")),
+    ],
     "locate": [{}],
     "located": [
         {"node": "n1", "institution": "Example", "policy": {"answers": ["*"]}, "network": HEX, "seq": 0, "peers": ["n1", "n2"]}
     ],
     "lookup": [{"principal": "entity:alice"}],
+    "may": [
+        *({"uuid": UUID, "right": right} for right in ("publish", "subscribe", "discover")),
+        {"uuid": UUID, "right": "publish", "after": 7},
+    ],
+    "message": [
+        MESSAGE,
+        {**MESSAGE, "content_type": "text/plain; charset=utf-8", "at": "2027-01-31T12:00:00.123Z"},
+        {**MESSAGE, "readers": DIGEST},
+    ],
     "move": [
         {"uuid": UUID, "from": UUID, "to": UUID},
         {"uuid": UUID, "from": UUID, "to": UUID, "countersigned": COUNTERSIGNED},
@@ -201,22 +266,37 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         *({**NOTIFICATION, "change": change} for change in ("removed", "expired", "withdrawn")),
         {name: value for name, value in {**NOTIFICATION, "kind": "collection"}.items() if name != "in"},
     ],
+    "open": [{"uuid": UUID}],
     "opening": OPENINGS,
     "peer": [{"answers": True}, {"answers": False}],
     "peered": [{"session": "ab" * 16}],
     "place": [{"depth": 0}, {"depth": 3, "in": UUID}],
     "placed": [{"page": 1, "last": True, "count": 0}, {"page": 2, "last": False, "count": 3, "cursor": UUID}],
+    "readers": [{"uuid": UUID}, {"uuid": UUID, "cursor": "bob", "after": 7}],
+    "reading": [{"chains": []}, {"chains": [["AAAA"]] * 50, "cursor": "bob"}],
+    "ready": [
+        {"uuid": UUID},
+        *({"uuid": UUID, "needs": needs} for needs in ("open", "subscribe")),
+        {"uuid": UUID, "queue": QUEUE},
+    ],
     "receipt": [
         {**RECEIPT, "uuid": UUID, "digest": DIGEST, "expires": TIME},
         {**RECEIPT, "kind": "renew", "uuid": UUID, "digest": DIGEST, "expires": TIME, "cut": True},
         {**RECEIPT, "kind": "add", "collection": UUID, "uuid": UUID},
         {**RECEIPT, "kind": "watch", "uuid": UUID, "version": 0, "expires": TIME},
+        {**RECEIPT, "kind": "give", "grant": GRANT_ID, "uuid": UUID, "expires": TIME},
+        {**RECEIPT, "kind": "retract", "grant": GRANT_ID},
+        {**RECEIPT, "kind": "accept", "uuid": UUID, "owner": "bob"},
+        {**RECEIPT, "kind": "subscribe", "uuid": UUID, "queue": QUEUE, "expires": TIME},
     ],
     "record": [
         {"v": 1, "kind": "tick", "node": "n1", "at": TIME},
         {"v": 1, "kind": "renew", "node": "n1", "at": TIME, "tail": DIGEST},
         {"v": 1, "kind": "register", "node": "n1", "at": TIME, "tail": DIGEST, "minted": {"uuid": UUID, "seed": "A" * 22}},
+        {"v": 1, "kind": "subscribe", "node": "n1", "at": TIME, "tail": DIGEST, "minted": {"queue": QUEUE}},
         *({"v": 1, "kind": kind, "node": "n1", "at": TIME} for kind in ("add", "remove", "move", "watch", "unwatch")),
+        *({"v": 1, "kind": kind, "node": "n1", "at": TIME} for kind in ("give", "retract", "transfer", "accept")),
+        *({"v": 1, "kind": kind, "node": "n1", "at": TIME} for kind in ("open", "unsubscribe")),
     ],
     "register": [
         REGISTER,
@@ -225,16 +305,34 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     ],
     "remove": [{"collection": UUID, "uuid": UUID}],
     "renew": [{"uuid": UUID, "lifetime_seconds": 1}],
+    "retract": [{"grant": GRANT_ID}],
+    "revocation": [
+        REVOCATION,
+        *(
+            {**{name: value for name, value in REVOCATION.items() if name != "grant"}, **about}
+            for about in ({}, {"uuid": UUID}, {"principal": "node:n1"})
+        ),
+    ],
     "revoke": [{"principal": "node:n1", "issued_until": TIME, "keys": [HEX]}],
     "rules": [{"rules": 1}],
     "show": [{"uuid": UUID}],
     "shown": [{"uuid": UUID}, {"uuid": UUID, "opening": OPENINGS[1]}],
     "status": [{"v": 1, "network": HEX, "uuid": UUID, "owner": "alice", "expires": TIME, "state": "live", "seq": 1, "at": TIME}],
+    "subscribe": [
+        *({"uuid": UUID, "tree": tree} for tree in (False, True)),
+        *({"uuid": UUID, "tree": True, "depth": depth} for depth in (1, 1_000_000)),
+    ],
+    "transfer": [{"uuid": UUID, "to": "bob"}],
     "tree": [
         *({"uuid": UUID, "what": what} for what in ("parents", "children", "tree", "topics", "collections", "of")),
         {"uuid": UUID, "what": "tree", "depth": 1, "cursor": UUID, "countersigned": COUNTERSIGNED, "after": 3},
     ],
+    "unsubscribe": [{"uuid": UUID}],
     "unwatch": [{"uuid": UUID}],
+    "use": [
+        *({"uuid": UUID, "right": right} for right in ("publish", "subscribe")),
+        {"uuid": UUID, "right": "subscribe", "tree": True, "depth": 3, "after": 7},
+    ],
     "watch": [{"uuid": UUID}],
     "welcome": [{"session": "ab" * 16, "network": HEX, "node": "n1", "institution": "Example"}],
     "withdraw": [{"uuid": UUID}],
@@ -244,7 +342,15 @@ SOUND: dict[str, list[dict[str, Any]]] = {
 def test_every_kind_has_a_schema_and_a_sample() -> None:
     """A new kind of message needs its schema, and a sound value here."""
     assert set(KINDS) == set(SOUND)
-    assert set(KINDS) == BODY_KINDS | STATEMENT_KINDS | {"envelope", "record", "descriptor", "opening", "place"}
+    assert set(KINDS) == BODY_KINDS | STATEMENT_KINDS | {
+        "grant",
+        "message",
+        "envelope",
+        "record",
+        "descriptor",
+        "opening",
+        "place",
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -402,6 +508,16 @@ def test_limits_of_a_collection(limit: str, value: Any) -> None:
         ("notification", {**NOTIFICATION, "change": "renewed"}),
         ("notification", {**NOTIFICATION, "watcher": "*"}),
         ("notification", {**NOTIFICATION, "kind": "member"}),
+        # T20: what is said of a message on a topic, by an entity.
+        *(
+            ("message", {**MESSAGE, "content_type": wrong})
+            for wrong in ("", " ", "a  b", " a", "ü", "a" * 129, "application/tdn-signed", "application/tdn-new", None)
+        ),
+        ("message", {**MESSAGE, "publisher": f"tdn:node:n1:{HEX}"}),
+        ("message", {**MESSAGE, "publisher": "entity:alice"}),
+        ("message", {**MESSAGE, "id": "short"}),
+        ("message", {**MESSAGE, "readers": [HEX]}),
+        ("message", {name: value for name, value in MESSAGE.items() if name != "tail"}),
         # T27, T36: places.
         *(("tree", {"uuid": UUID, "what": "tree", "depth": depth}) for depth in (0, -1, 1_000_001, "1", 1.5, None)),
         ("tree", {"uuid": UUID, "what": "ancestors"}),
@@ -416,6 +532,12 @@ def test_limits_of_a_collection(limit: str, value: Any) -> None:
             for minted in (
                 *({}, {"uuid": UUID}, {"seed": "A" * 22}, {"uuid": UUID, "seed": "A" * 21}, {"uuid": UUID, "seed": "A" * 23}),
                 *({"uuid": UUID, "seed": "=" * 22}, {"uuid": UUID, "seed": "A" * 22, "created": TIME}, UUID),
+                *(
+                    {"uuid": UUID, "seed": "A" * 22, "queue": QUEUE},
+                    {"uuid": UUID, "queue": QUEUE},
+                    {"seed": "A" * 22, "queue": QUEUE},
+                ),
+                *({"queue": wrong} for wrong in ("", QUEUE.upper(), QUEUE[1:], f"{QUEUE}0", f"Feed.bob.{UUID}.{QUEUE}", None)),
             )
         ),
         # A countersignature is carried in requests; the log never has it as a record of its own.
@@ -441,6 +563,135 @@ def test_trees_on_the_wire(kind: str, body: dict[str, Any]) -> None:
     """T4, T23 to T36: hierarchies, collections and watches: what does not fit is refused by both validators."""
     assert not ours(kind, body)
     assert not theirs(kind, body)
+
+
+def without(value: dict[str, Any], name: str) -> dict[str, Any]:
+    return {member: held for member, held in value.items() if member != name}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        # T20: who, what, whom, where, from when until when: all of it, in one spelling.
+        *(("grant", without(GRANT, name)) for name in GRANT if name != "advertisement"),
+        *(
+            ("grant", {**GRANT, "sub": sub})
+            for sub in (
+                *("", "bob", "entity:bob", "tdn:entity:bob", f"tdn:entity:bob:{HEX[1:]}", f"tdn:entity:Bob:{HEX}"),
+                *(
+                    f"tdn:node:n1:{HEX}",
+                    f"tdn:operator:operator:{HEX}",
+                    f"tdn:entity:*:{HEX}",
+                    "**",
+                    "institution:",
+                    "institution:*\n",
+                ),
+                *(f"institution:{'x' * 129}", ["*"], None, f"tdn:entity:{'b' * 64}:{HEX}"),
+            )
+        ),
+        *(
+            ("grant", {**GRANT, "iss": iss})
+            for iss in ("alice", "entity:alice", "*", "institution:X", f"tdn:entity:alice:{HEX}0")
+        ),
+        *(
+            ("grant", {**GRANT, "aud": aud})
+            for aud in (HEX, "tdn:nodes", "node:n1", f"tdn:network:{HEX[1:]}", [f"tdn:network:{HEX}"])
+        ),
+        *(("grant", {**GRANT, "jti": jti}) for jti in ("A" * 21, "A" * 65, "A" * 21 + "=", "A" * 21 + " ", "A" * 21 + "~", 1)),
+        *(
+            ("grant", {**GRANT, name: moment})
+            for name in ("iat", "nbf", "exp")
+            for moment in (-1, 32503680000, 1.5, "1", TIME, None, True)
+        ),
+        *(("grant", {**GRANT, "right": right}) for right in ("discover", "Publish", "publish subscribe", ["publish"], "*", None)),
+        *(("grant", {**GRANT, "topic": topic}) for topic in ("*", UUID.upper(), f"{UUID} ", [UUID], "weather/europe")),
+        *(("grant", {**GRANT, name: value}) for name in ("tree", "delegable") for value in (0, 1, "yes", None)),
+        *(("grant", {**GRANT, "advertisement": digest}) for digest in ("A" * 42, HEX, None)),
+        *(("grant", {**PASSED_ON, "parent": parent}) for parent in ({}, GRANT_ID, [GRANT_ID, DIGEST], None)),
+        *(("grant", {**PASSED_ON, "parent": without(PARENT, name)}) for name in PARENT),
+        ("grant", {**PASSED_ON, "parent": {**PARENT, "right": "publish"}}),
+        ("grant", {**PASSED_ON, "parent": {**PARENT, "digest": HEX}}),
+        # What a request about grants could smuggle past the signed one: it names it, and no more.
+        ("give", {"grant": GRANT_ID}),
+        ("give", {"uuid": UUID}),
+        *(
+            ("give", {"grant": GRANT_ID, "uuid": UUID, name: GRANT[name]})
+            for name in ("right", "exp", "sub", "tree", "delegable")
+        ),
+        ("give", {"grant": "short", "uuid": UUID}),
+        ("retract", {}),
+        ("retract", {"grant": [GRANT_ID]}),
+        ("retract", {"grant": GRANT_ID, "uuid": UUID}),
+        ("transfer", {"uuid": UUID}),
+        *(("transfer", {"uuid": UUID, "to": to}) for to in ("*", "institution:X", f"tdn:entity:bob:{HEX}", "", "Bob", ["bob"])),
+        ("transfer", {"uuid": UUID, "to": "bob", "keep_grants": True}),
+        # Whether grants before it stay is said, not guessed.
+        ("accept", {"uuid": UUID}),
+        *(("accept", {"uuid": UUID, "keep_grants": keep}) for keep in (0, "no", None)),
+        ("accept", {"uuid": UUID, "keep_grants": False, "owner": "carol"}),
+        # A queue is the node's to name, and an entity subscribes for itself.
+        *(("open", {"uuid": UUID, name: value}) for name, value in (("queue", QUEUE), ("right", "publish"), ("entity", "bob"))),
+        ("subscribe", {"uuid": UUID}),
+        *(("subscribe", {"uuid": UUID, "tree": tree}) for tree in (1, "no", None)),
+        *(("subscribe", {"uuid": UUID, "tree": True, "depth": depth}) for depth in (0, -1, 1_000_001, 1.5, "1", None)),
+        *(("subscribe", {"uuid": UUID, "tree": False, name: value}) for name, value in (("queue", QUEUE), ("entity", "bob"))),
+        ("unsubscribe", {"uuid": UUID, "entity": "bob"}),
+        ("unsubscribe", {}),
+        ("use", {"uuid": UUID}),
+        ("use", {"uuid": UUID, "right": "discover"}),
+        ("use", {"uuid": UUID, "right": "subscribe", "entity": "bob"}),
+        ("use", {"uuid": UUID, "right": "subscribe", "tree": True, "depth": 0}),
+        ("ready", {"uuid": UUID, "needs": "give"}),
+        ("ready", {"uuid": UUID, "queue": f"Feed.bob.{UUID}.{QUEUE}"}),
+        ("ready", {"queue": QUEUE}),
+        ("may", {"uuid": UUID}),
+        ("may", {"uuid": UUID, "right": "register"}),
+        # "May I" is for oneself: nobody asks what another may.
+        ("may", {"uuid": UUID, "right": "publish", "entity": "bob"}),
+        ("judged", {"uuid": UUID, "right": "publish", "allowed": True}),
+        ("judged", {"uuid": UUID, "right": "publish", "allowed": "yes", "because": "x"}),
+        ("judged", {"uuid": UUID, "right": "publish", "allowed": True, "because": "x" * 1001}),
+        ("judged", {"uuid": UUID, "right": "publish", "allowed": True, "because": "x", "grants": [GRANT_ID] * 65}),
+        ("judged", {"uuid": UUID, "right": "publish", "allowed": True, "because": "x", "grants": ["short"]}),
+        ("grants", {"entity": "bob"}),
+        ("grants", {"grant": "short"}),
+        ("grants", {"cursor": "x" * 401}),
+        ("granted", {}),
+        ("granted", {"count": -1}),
+        ("readers", {}),
+        ("readers", {"uuid": UUID, "cursor": "*"}),
+        ("reading", {}),
+        ("reading", {"chains": [["AAAA"]] * 51}),
+        ("reading", {"chains": [[]]}),
+        ("reading", {"chains": ["AAAA"]}),
+        # T21: what was ended, and by whom; none of it left out.
+        *(("revocation", without(REVOCATION, name)) for name in REVOCATION if name != "grant"),
+        *(("revocation", {**REVOCATION, "cut": without(REVOCATION["cut"], name)}) for name in REVOCATION["cut"]),
+        *(("revocation", {**REVOCATION, "cut": {**REVOCATION["cut"], name: -1}}) for name in ("queues", "bindings")),
+        ("revocation", {**REVOCATION, "cut": {**REVOCATION["cut"], "connections": ["bob"]}}),
+        ("revocation", {**REVOCATION, "cut": {**REVOCATION["cut"], "messages": 3}}),
+        ("revocation", {**REVOCATION, "milliseconds": -1}),
+        *(("revocation", {**REVOCATION, name: ["guard:guard"]}) for name in ("guards", "fenced", "unconfirmed")),
+        ("decided", {"queue": f"Feed.bob.{UUID}.{QUEUE}"}),
+        ("decided", {"revocation": "a.b"}),
+        ("decided", {"revocation": "a.b.c~d.e.f"}),
+        ("decided", {"receipt": COUNTERSIGNED}),
+        ("receipt", {**RECEIPT, "grant": "short"}),
+        ("receipt", {**RECEIPT, "owner": "entity:bob"}),
+        ("receipt", {**RECEIPT, "queue": QUEUE.upper()}),
+        # A grant is carried by a request; no record is one.
+        *(
+            ("record", {"v": 1, "kind": kind, "node": "n1", "at": TIME})
+            for kind in ("grant", "use", "may", "revocation", "message")
+        ),
+    ],
+    ids=lambda value: str(value)[:60] if isinstance(value, dict) else value,
+)
+def test_grants_on_the_wire(kind: str, body: dict[str, Any]) -> None:
+    """T20, T21, T28: grants, their ends, owners and subscriptions: what does not fit is refused by both validators."""
+    assert not ours(kind, body)
+    if not holds_newline_at_an_end(body):
+        assert not theirs(kind, body)
 
 
 @pytest.mark.parametrize("salt", ["A" * 21, "A" * 65, "A" * 21 + "=", 7])
@@ -557,6 +808,10 @@ def test_two_validators_agree(sample: tuple[str, Any]) -> None:
         *(("create", "creator"), ("create", "institution"), ("record", "at"), ("record", "node"), ("lookup", "principal")),
         *(("receipt", "head"), ("genesis", "salt"), ("welcome", "session"), ("add", "collection"), ("add", "countersigned")),
         *(("register", "parent"), ("move", "from"), ("move", "to"), ("tree", "cursor"), ("countersign", "entity")),
+        *(("message", "id"), ("message", "publisher"), ("message", "content_type"), ("message", "at"), ("message", "readers")),
+        *(("grant", name) for name in ("iss", "sub", "aud", "jti", "topic", "right")),
+        *(("give", "grant"), ("retract", "grant"), ("transfer", "to"), ("subscribe", "uuid"), ("revocation", "network")),
+        *(("decided", "queue"), ("decided", "revocation"), ("ready", "queue"), ("receipt", "grant"), ("readers", "cursor")),
         *(("notification", "subject"), ("notification", "watcher"), ("notification", "in"), ("place", "in"), ("watch", "uuid")),
     ],
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from little_network import DAY, HOUR, SECOND, LittleNetwork, Log, message_of
+from little_network import DAY, HOUR, SECOND, LittleNetwork, Log, fresh_uuid, message_of
 from pki import T0, Pki
 
+from tdn.errors import TrustError
 from tdn.protocol.names import Role
-from tdn.rules import principals
+from tdn.rules import countersignatures, principals
 from tdn.rules.apply import RULES_VERSION
+from tdn.trust import signing
+from tdn.trust.certificates import encode_chain
 from tdn.trust.credentials import Credentials
 
 
@@ -341,3 +344,138 @@ def test_record_names_its_node(net: LittleNetwork) -> None:
     )
     outcome = log.append(forged)
     assert (outcome.status, message_of(outcome)) == ("void", "the record was not appended by the node that it names")
+
+
+# --- certificates of one key -------------------------------------------------------------------------------------------------------------
+
+
+def renewed(net: LittleNetwork, role: Role, name: str, institution: str = "local") -> Credentials:
+    """A later certificate for a principal's first key."""
+    return net.pki.credentials(role, name, not_before=T0 - HOUR, institution=institution)
+
+
+def test_both_certificates_of_a_key_serve(net: LittleNetwork) -> None:
+    """T19: who has not taken up the later certificate of the same key goes on, with what it signs and with a hello."""
+    log = net.log()
+    old, new = net.entity("alice"), renewed(net, Role.ENTITY, "alice")
+    assert log.put("hello", net.hello(new)).status == "accepted"
+    uuid = log.advertised("alice")
+    assert log.topic(uuid)["owner"] == "alice"
+    assert log.put("withdraw", net.withdraw(new, uuid)).status == "accepted"
+    before = principal(log, "entity:alice")
+    greeted = log.put("hello", net.hello(old))
+    assert (greeted.status, greeted.cut) == ("accepted", ())
+    assert principal(log, "entity:alice") == before, "the later one stays the current one"
+    assert principals.current(log.state, "entity:alice").thumbprint == new.identity.thumbprint
+
+
+def test_an_earlier_certificate_of_the_key_that_comes_second(net: LittleNetwork) -> None:
+    log = net.log(())
+    old, new = net.entity("alice"), renewed(net, Role.ENTITY, "alice")
+    log.put("hello", net.hello(new))
+    with pytest.raises(TrustError, match="not in the log yet"):
+        principals.require_current(log.state, old.identity)
+    before = principal(log, "entity:alice")
+    assert log.put("hello", net.hello(old)).status == "accepted"
+    principals.require_current(log.state, old.identity)
+    assert principal(log, "entity:alice") == before
+    assert log.put("advertise", net.advertise(old, net.mint(old))).status == "accepted"
+
+
+def test_a_later_certificate_of_the_key_is_news(net: LittleNetwork) -> None:
+    """The node that is greeted must put it into the log, or nobody could verify what it signs."""
+    log = net.log()
+    new = renewed(net, Role.ENTITY, "alice")
+    with pytest.raises(TrustError, match="not in the log yet"):
+        principals.require_current(log.state, new.identity)
+    log.put("hello", net.hello(new))
+    principals.require_current(log.state, new.identity)
+
+
+def test_the_latest_certificates_institution_counts(net: LittleNetwork) -> None:
+    """T1, T19: an entity that moved elsewhere does not act for its former institution with its former certificate."""
+    log = net.log()
+    old = net.entity("alice")
+    log.put("hello", net.hello(renewed(net, Role.ENTITY, "alice", institution="Elsewhere")))
+    log.put("hello", net.hello(old))
+    header = signing.split(net.withdraw(old, fresh_uuid())).header
+    known = principals.known(log.state, header)
+    assert (known.institution, known.thumbprint) == ("Elsewhere", old.identity.thumbprint)
+
+
+def test_a_node_goes_on_with_the_earlier_certificate_of_its_key(net: LittleNetwork) -> None:
+    """Whoever starts first logs all enrolments at hand. A node that still runs with the certificate before must not end by it."""
+    log = net.log()
+    new = renewed(net, Role.NODE, "n1")
+    outcome = log.put("enrol", net.enrol(new), by="n2")
+    assert (outcome.status, outcome.cut) == ("accepted", ())
+    assert log.put("tick", None, by="n1").status == "accepted"
+    assert log.put("tick", None, by=new).status == "accepted"
+
+
+def test_an_owners_word_outlives_its_certificate_and_not_its_key(net: LittleNetwork) -> None:
+    """T27: what an owner countersigned holds after a new certificate for the same key, and not after a new key."""
+    log = net.log()
+    uuid = log.advertised("alice")
+    word = net.countersign(net.entity("alice"), "register", uuid, "bob")
+
+    def holds() -> bool:
+        return countersignatures.holds(log.state, word, "register", uuid, log.topic(uuid), entity="bob", now=T0)
+
+    assert holds()
+    log.put("hello", net.hello(renewed(net, Role.ENTITY, "alice")))
+    assert holds()
+    log.put("hello", net.hello(net.pki.credentials(Role.ENTITY, "alice", generation=2, not_before=T0 - SECOND)))
+    assert not holds()
+
+
+def test_all_certificates_of_a_key_end_together(net: LittleNetwork) -> None:
+    """T19: by another key, or by a revocation."""
+    for end in ("hello", "revoke"):
+        log = net.log()
+        old, new = net.entity("alice"), renewed(net, Role.ENTITY, "alice")
+        log.put("hello", net.hello(new))
+        later = net.pki.credentials(Role.ENTITY, "alice", generation=2, not_before=T0 - SECOND)
+        log.put(end, net.hello(later) if end == "hello" else net.revoke("entity:alice"))
+        for who in (old, new):
+            assert log.put("hello", net.hello(who)).status == "refused"
+            assert log.put("withdraw", net.withdraw(who, fresh_uuid())).status == "void"
+            assert principals.is_ended_login(log.state, who.identity.name)
+
+
+def test_an_earlier_certificate_counts_as_long_as_it_says(net: LittleNetwork) -> None:
+    log = net.log(())
+    brief = net.pki.credentials(Role.ENTITY, "brief", not_after=T0 + HOUR)
+    log.put("hello", net.hello(brief))
+    log.put("hello", net.hello(renewed(net, Role.ENTITY, "brief")))
+    outcome = log.put("withdraw", net.withdraw(brief, fresh_uuid(), at=T0 + 2 * HOUR), at=T0 + 2 * HOUR)
+    assert (outcome.status, "expired" in message_of(outcome)) == ("void", True)
+
+
+# --- intermediates ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_certificates_of_another_intermediate(net: LittleNetwork) -> None:
+    """T8: nodes and entities with certificates of a later intermediate take their places; what the former ones signed stays good."""
+    log = net.log()
+    uuid = log.advertised("alice")
+    unsent = net.mint(net.entity("alice"))
+    nodes = net.pki.authority("nodes of later", mark="tdn:ca:nodes")
+    entities = net.pki.authority("entities of later", mark="tdn:ca:entities")
+    n1 = net.pki.credentials(Role.NODE, "n1", issuer=nodes, generation=2, not_before=T0 - HOUR)
+    alice = net.pki.credentials(Role.ENTITY, "alice", issuer=entities, not_before=T0 - HOUR)
+    assert log.put("enrol", net.enrol(n1), by=n1).status == "accepted"
+    assert log.put("hello", net.hello(alice), by=n1).status == "accepted"
+    assert log.put("advertise", net.advertise(alice, unsent), by=n1).status == "accepted", "minted by the certificate before"
+    assert log.put("withdraw", net.withdraw(alice, uuid), by=n1).status == "accepted"
+
+
+def test_an_intermediate_keeps_to_its_roles(net: LittleNetwork) -> None:
+    """T8: the mark of a later intermediate binds it as the first one's does."""
+    log = net.log()
+    entities = net.pki.authority("entities of later", mark="tdn:ca:entities")
+    leaf = net.pki.leaf(Role.NODE, "n9", issuer=entities)
+    body = {"chain": encode_chain(leaf.chain)}
+    outcome = log.put("enrol", net.request("enrol", body, net.operator))
+    assert outcome.status == "refused"
+    assert "authority for other roles" in message_of(outcome)

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from granting import Granting, looked_at
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,15 +23,18 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, Log, fresh_id, fresh_uuid, read_uuid
+from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, fresh_id, fresh_uuid, read_uuid
 from pki import T0
 
 from tdn.errors import UnknownRules
 from tdn.protocol import jsontext, schemas
 from tdn.protocol.times import format_time
+from tdn.rules import feeds
+from tdn.rules.apply import RULES_VERSION
 from tdn.rules.state import Outcome
 from tdn.trust import openings, signing
 from tdn.trust.certificates import encode_chain
+from tdn.trust.credentials import Credentials
 
 NET = LittleNetwork("machine")
 ENTITIES = ("alice", "bob", "carol")
@@ -242,9 +246,11 @@ def _changed(payload: dict[str, Any], draw: st.DrawFn) -> dict[str, Any]:
         return payload
 
 
-def prepared() -> tuple[Log, list[str]]:
-    """A log with a hierarchy, collections in each other and watches, and its UUIDs: records about them are not refused at the door."""
-    log = NET.log()
+def prepared() -> tuple[Granting, list[str], list[str]]:
+    """A log with a hierarchy, collections in each other, watches, grants, an offer and subscriptions; its UUIDs, and its grants' ids: records
+    about them are not refused at the door."""
+    begin = NET.log()
+    log = Granting(NET, begin.state, begin.records)
     root = log.advertised(hosting={"allow_children": True, "max_depth": 3, "max_width": 3})
     child = log.child(root, hosting={"allow_children": True})
     topic, of_bob = log.advertised(), log.advertised("bob")
@@ -258,11 +264,21 @@ def prepared() -> tuple[Log, list[str]]:
         ("watch", {"uuid": inner}),
     ):
         assert log.change(kind, "alice", **body).status == "accepted"
-    return log, [root, child, topic, of_bob, outer, inner, fresh_uuid()]
+    given = log.gave("alice", "bob", root, "publish", tree=True, delegable=True)
+    passed = log.passed("bob", "institution:Elsewhere", given)
+    held = log.gave("bob", "alice", of_bob, "subscribe", delegable=True)
+    to_all = log.gave("alice", "*", outer, "subscribe", tree=True)
+    for who, uuid, tree in (("alice", topic, False), ("alice", outer, True), ("bob", root, True)):
+        assert log.subscribe(who, uuid, tree=tree).status == "accepted"
+    assert log.open("bob", child).status == "accepted"
+    assert log.transfer("bob", of_bob, "alice").status == "accepted"
+    return log, [root, child, topic, of_bob, outer, inner, fresh_uuid()], [given, passed, held, to_all]
 
 
-PREPARED, UUIDS = prepared()
+PREPARED, UUIDS, GRANTS = prepared()
 ROOT, CHILD, TOPIC, OF_BOB, OUTER, INNER, NOWHERE = UUIDS
+GIVEN, PASSED, HELD, TO_ALL = GRANTS
+NEW_GRANT, QUEUE = "a-grant-that-is-not-yet", "ab" * 16
 SEED = "s" * 22
 GATHERING = {
     "fixed": False,
@@ -299,14 +315,21 @@ SOUND: dict[str, dict[str, Any]] = {
     "move": {"uuid": TOPIC, "from": INNER, "to": OUTER},
     "watch": {"uuid": CHILD},
     "unwatch": {"uuid": OUTER},
+    "give": {"grant": NEW_GRANT, "uuid": TOPIC},
+    "retract": {"grant": GIVEN},
+    "transfer": {"uuid": TOPIC, "to": "bob"},
+    "accept": {"uuid": OF_BOB, "keep_grants": True},
+    "open": {"uuid": ROOT},
+    "subscribe": {"uuid": ROOT, "tree": True, "depth": 2},
+    "unsubscribe": {"uuid": TOPIC},
     "tick": {},
     "enrol": {"chain": encode_chain(NET.entity("alice").identity.chain)},
     "revoke": {"principal": "entity:bob", "issued_until": format_time(T0), "keys": []},
-    "rules": {"rules": 3},
+    "rules": {"rules": RULES_VERSION},
     "genesis": {
         "operator": encode_chain(NET.entity("alice").identity.chain),
         "roots": ["AAAA"],
-        "rules": 3,
+        "rules": RULES_VERSION,
         "created": format_time(T0),
         "salt": "00" * 16,
     },
@@ -315,9 +338,9 @@ SOUND: dict[str, dict[str, Any]] = {
 BY_OPERATOR = {"enrol", "revoke", "rules", "genesis"}
 
 
-def begun() -> Log:
+def begun() -> Granting:
     """That log once more, for one test to go on with."""
-    return Log(NET, copy.deepcopy(PREPARED.state), list(PREPARED.records))
+    return Granting(NET, copy.deepcopy(PREPARED.state), list(PREPARED.records))
 
 
 def advertised_by_hand(uuid: str, opening: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,18 +363,46 @@ def advertised_by_hand(uuid: str, opening: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def written(
-    kind: str,
-    claims: dict[str, Any],
-    payload: dict[str, Any],
-    minted: dict[str, Any] | None = None,
-    issued: int = int(T0.timestamp()),
-) -> bytes:
+def minted_by_hand(payload: dict[str, Any], issued: int = int(T0.timestamp())) -> bytes:
+    node = NET.node("n1")
+    return signing.sign("advertisement", payload, node.key, chain=node.identity.chain, with_chain=True, issued=issued)
+
+
+#: What grants rest on, by what they are for: an advertisement that is alice's, or a grant that she holds.
+RESTS: list[dict[str, Any]] = [
+    {"topic": TOPIC, "right": "subscribe", "advertisement": PREPARED.topic(TOPIC)["digest"]},
+    {"topic": ROOT, "right": "publish", "tree": True, "advertisement": PREPARED.topic(ROOT)["digest"]},
+    {"topic": OUTER, "right": "subscribe", "tree": True, "advertisement": PREPARED.topic(OUTER)["digest"]},
+    {"topic": OF_BOB, "right": "subscribe", "parent": {"grant": HELD, "digest": PREPARED.grant(HELD)["digest"]}},
+]
+GRANTEES = ("*", "institution:local", str(NET.entity("bob").identity.name))
+
+
+def granted_by_hand(claims: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload of a grant, put together here so that any part of it can be wrong."""
+    return {
+        "v": 1,
+        "iss": str(NET.entity("alice").identity.name),
+        "sub": "*",
+        "aud": NET.audience,
+        "jti": NEW_GRANT,
+        "iat": int(T0.timestamp()),
+        "nbf": int(T0.timestamp()),
+        "exp": int((T0 + HOUR).timestamp()),
+        "tree": False,
+        "delegable": True,
+        **claims,
+    }
+
+
+def signed_grant(payload: dict[str, Any], signer: Credentials | None = None) -> bytes:
+    who = signer or NET.entity("alice")
+    return signing.sign("grant", payload, who.key, chain=who.identity.chain, with_chain=True)
+
+
+def written(kind: str, claims: dict[str, Any], payload: dict[str, Any], tail: bytes | None = None) -> bytes:
     """A record with right signatures over whatever is given."""
     alice, node = NET.entity("alice"), NET.node("n1")
-    tail = None
-    if minted is not None:
-        tail = signing.sign("advertisement", minted, node.key, chain=node.identity.chain, with_chain=True, issued=issued)
     request = signing.sign(kind, claims, alice.key, chain=alice.identity.chain, with_chain=kind == "hello", tail=tail)
     return signing.sign("record", payload, node.key, chain=node.identity.chain, tail=request)
 
@@ -368,7 +419,9 @@ def sound(kind: str, body: dict[str, Any] | None = None) -> tuple[dict[str, Any]
         "body": SOUND[kind] if body is None else body,
     }
     payload: dict[str, Any] = {"v": 1, "kind": kind, "node": "n1", "at": format_time(T0)}
-    return claims, {**payload, "minted": {"uuid": fresh_uuid(), "seed": SEED}} if kind == "register" else payload
+    if kind in ("register", "subscribe"):
+        payload["minted"] = {"uuid": fresh_uuid(), "seed": SEED} if kind == "register" else {"queue": QUEUE}
+    return claims, payload
 
 
 @st.composite
@@ -377,16 +430,24 @@ def hostile_records(draw: st.DrawFn) -> bytes:
     kind = draw(st.sampled_from(sorted(SOUND)))
     places = st.sampled_from([*UUIDS, *(fresh_uuid(number << 20) for number in (1, 2, 3))])
     claims, payload = sound(kind)
-    named = [name for name in ("uuid", "collection", "from", "to", "parent") if name in claims["body"]]
+    named = [name for name in ("uuid", "collection", "from", "to", "parent", "grant") if name in claims["body"]]
     if draw(st.booleans()):
-        claims["body"] = {**claims["body"], **{name: draw(places) for name in named}}
+        others = {
+            "grant": st.sampled_from([*GRANTS, NEW_GRANT]),
+            "to": st.sampled_from(ENTITIES) if kind == "transfer" else places,
+        }
+        claims["body"] = {**claims["body"], **{name: draw(others.get(name, places)) for name in named}}
+    if kind == "subscribe" and draw(st.booleans()):
+        claims["body"] = {"uuid": claims["body"]["uuid"], "tree": draw(st.booleans())}
     if kind in ("add", "move", "register") and draw(st.booleans()):
         word = draw(st.sampled_from([("include", OF_BOB), ("include", INNER), ("register", ROOT), ("discover", ROOT)]))
         claims["body"] = {**claims["body"], "countersigned": NET.countersign(NET.entity("bob"), *word, "alice")}
     if kind == "register" and draw(st.booleans()):
         payload["minted"] = draw(st.fixed_dictionaries({"uuid": places, "seed": st.just(SEED)}) | st.none() | json_values)
-    where = draw(st.sampled_from(["request", "record", "advertisement", "nowhere"]))
-    minted, issued = None, int(T0.timestamp())
+    if kind == "subscribe" and draw(st.integers(0, 4)) == 0:
+        payload["minted"] = draw(st.sampled_from([{"queue": PREPARED.queue("alice", TOPIC)}, {"uuid": ROOT, "seed": SEED}, None]))
+    where = draw(st.sampled_from(["request", "record", "tail", "nowhere"]))
+    tail, issued = None, int(T0.timestamp())
     if kind == "advertise":
         chosen = draw(st.sampled_from(OPENINGS))
         opening = openings.conceal(_changed(chosen, draw) if draw(st.booleans()) else chosen, SEED)
@@ -394,14 +455,24 @@ def hostile_records(draw: st.DrawFn) -> bytes:
         minted = advertised_by_hand(claims["body"]["uuid"], opening)
         if draw(st.integers(0, 4)) == 0:
             claims["body"]["opening"] = openings.disclose(opening, draw(st.sets(st.sampled_from(sorted(opening)))))
-        if where == "advertisement":
+        if where == "tail":
             minted = _changed(minted, draw)
             issued = draw(st.sampled_from([issued, 0, 32503679999]))
+        tail = minted_by_hand(minted, issued)
+    if kind == "give" and draw(st.integers(0, 9)):
+        grant = granted_by_hand({**draw(st.sampled_from(RESTS)), "sub": draw(st.sampled_from(GRANTEES))})
+        if draw(st.booleans()):
+            grant["jti"] = draw(st.sampled_from([*GRANTS, NEW_GRANT]))
+        if draw(st.integers(0, 3)):
+            claims["body"] = {"grant": grant["jti"], "uuid": grant["topic"]}
+        if where == "tail":
+            grant = _changed(grant, draw)
+        tail = signed_grant(grant, draw(st.sampled_from([None, NET.entity("bob"), NET.node("n1"), NET.entity("carol")])))
     if where == "request":
         claims = _changed(claims, draw)
     if where == "record":
         payload = _changed(payload, draw)
-    return written(kind, claims, payload, minted, issued)
+    return written(kind, claims, payload, tail)
 
 
 def test_hostile_records_begin_as_sound_ones() -> None:
@@ -410,17 +481,26 @@ def test_hostile_records_begin_as_sound_ones() -> None:
     expected = dict.fromkeys(SOUND, "accepted") | dict.fromkeys(BY_OPERATOR, "refused") | {"countersign": "void"}
     found = {}
     for kind in SOUND:
-        if kind != "advertise":
-            found[kind] = begun().append(written(kind, *sound(kind))).status
-    for claims in OPENINGS:
-        log, uuid, opening = begun(), fresh_uuid(), openings.conceal(claims, SEED)
-        if "parent" in claims:
+        if kind not in ("advertise", "give"):
+            outcome = begun().append(written(kind, *sound(kind)))
+            assert outcome.status == expected[kind], (kind, outcome)
+            found[kind] = outcome.status
+    for rest in RESTS:
+        for grantee in GRANTEES if "advertisement" in rest else GRANTEES[:2]:
+            grant = granted_by_hand({**rest, "sub": grantee})
+            claims, payload = sound("give", {"grant": grant["jti"], "uuid": grant["topic"]})
+            outcome = begun().append(written("give", claims, payload, signed_grant(grant)))
+            assert outcome.status == "accepted", outcome
+            found["give"] = outcome.status
+    for hidden in OPENINGS:
+        log, uuid, opening = begun(), fresh_uuid(), openings.conceal(hidden, SEED)
+        if "parent" in hidden:
             asked = {name: value for name, value in SOUND["register"].items() if name != "lists"}
-            request, record = sound("register", {**asked, "hosting": claims["hosting"], "parent": claims["parent"]})
+            request, record = sound("register", {**asked, "hosting": hidden["hosting"], "parent": hidden["parent"]})
             record["minted"]["uuid"] = uuid
             assert log.append(written("register", request, record)).status == "accepted"
         request, record = sound("advertise", {"uuid": uuid, "opening": opening})
-        outcome = log.append(written("advertise", request, record, advertised_by_hand(uuid, opening)))
+        outcome = log.append(written("advertise", request, record, minted_by_hand(advertised_by_hand(uuid, opening))))
         assert outcome.status == "accepted", outcome
         found["advertise"] = outcome.status
     assert found == expected
@@ -438,11 +518,22 @@ def test_nothing_signed_stops_apply(records: list[bytes]) -> None:
         jsontext.canonical(outcome.as_fact())
         for write in outcome.writes:
             jsontext.canonical([write.space, write.key, write.value])
-    for later in (MINUTE, 2 * HOUR, 40 * DAY):
+        for who in ENTITIES:
+            for uuid in UUIDS:
+                log.may(who, "publish", uuid)
+                log.may(who, "subscribe", uuid)
+        for uuid in UUIDS:
+            list(feeds.reaching(log.state, uuid, log.now))
+        looked_at(log.state, outcome)
+    # The queue of a subscription that ends with the third is remembered for a week more.
+    for later in (MINUTE, 2 * HOUR, 40 * DAY, 80 * DAY):
         log.tick(T0 + later)
-    log.tick(T0 + 40 * DAY)
+    log.tick(T0 + 80 * DAY)
     assert {fact["state"] for _, fact in log.state.all("topic")} <= {"withdrawn", "expired"}
-    for space in ("child", "member", "in", "size", "reserved", "settling", "pending", "watch", "watched", "change"):
+    for space in (
+        *("child", "member", "in", "size", "reserved", "settling", "pending", "watch", "watched", "change"),
+        *("grant", "granted", "issued", "held", "about", "feed", "follower", "stale", "feeds"),
+    ):
         assert list(log.state.all(space)) == [], space
 
 

@@ -373,6 +373,11 @@ class Comparison:
         settled.reserved = [uuid for uuid in model.reserved if state.get("reserved", uuid) is None]
         settled.watch = [f"{uuid} {who}" for uuid, who in model.watches if state.get("watch", f"{uuid} {who}") is None]
         settled.request = [key for key in model.answers if state.get("request", key) is None]
+        settled.certificate = [
+            name
+            for name, until in model.certificates.items()
+            if until is not None and state.get("ends", f"{format_time(until)} certificate {name}") is None
+        ]
         for place, held in model.members.items():
             for member in sorted(held):
                 gone = model.things[member].kind == COLLECTION or self.log.topic(place)["state"] != LIVE

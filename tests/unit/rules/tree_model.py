@@ -95,6 +95,7 @@ class Principal:
     thumbprint: str
     institution: str
     issued: datetime
+    expires: datetime
     revoked: set[str] = field(default_factory=set)
 
     @property
@@ -142,6 +143,8 @@ class Model:
         self.time = datetime.min.replace(tzinfo=UTC)
         self.ticks: dict[str, datetime] = {}
         self.principals: dict[str, Principal] = {}
+        #: When each certificate that was ever current runs out, by its holder and thumbprint; nothing once it has.
+        self.certificates: dict[str, datetime | None] = {}
         self.things: dict[str, Thing] = {}
         self.reserved: dict[str, Reserved] = {}
         self.members: dict[str, set[str]] = {}
@@ -227,6 +230,7 @@ class Model:
             if principal.issued < present.issued or not principal.current:
                 raise No("not later, or revoked")
         self.principals[principal.name.principal] = principal
+        self.certificates.setdefault(f"{principal.name.principal} {principal.thumbprint}", principal.expires)
 
     def _admit(self, kind: str, signer: Principal, body: Mapping[str, Any]) -> None:
         if kind == "genesis":
@@ -271,6 +275,7 @@ class Model:
         ends += [(reserved.until, "reserved", uuid) for uuid, reserved in self.reserved.items()]
         ends += [(watch.until, "watch", f"{uuid} {watcher}") for (uuid, watcher), watch in self.watches.items()]
         ends += [(until, "request", key) for key, (_, _, until) in self.answers.items()]
+        ends += [(until, "certificate", name) for name, until in self.certificates.items() if until is not None]
         return sorted(ends)
 
     def _lapse(self, space: str, name: str, at: datetime) -> None:
@@ -281,6 +286,8 @@ class Model:
         elif space == "watch":
             uuid, _, watcher = name.partition(" ")
             del self.watches[uuid, watcher]
+        elif space == "certificate":
+            self.certificates[name] = None
         else:
             del self.answers[name]
 
@@ -815,12 +822,14 @@ class Model:
 
 @dataclass
 class Settled:
-    """What one record settled: ended topics and collections, lapsed reservations, watches and answers; members that were released; new ends."""
+    """What one record settled: ended topics and collections; lapsed reservations, watches, answers and certificates; members that were released;
+    new ends."""
 
     topic: list[str] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
     watch: list[str] = field(default_factory=list)
     request: list[str] = field(default_factory=list)
+    certificate: list[str] = field(default_factory=list)
     released: list[tuple[str, str]] = field(default_factory=list)
     cut: dict[str, datetime] = field(default_factory=dict)
 
@@ -828,7 +837,8 @@ class Settled:
 def _principal(der: bytes) -> Principal:
     """Who holds a certificate."""
     certificate = x509.load_der_x509_certificate(der)
-    return Principal(name_of(certificate), signing.digest(der), institution_of(certificate), certificate.not_valid_before_utc)
+    span = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+    return Principal(name_of(certificate), signing.digest(der), institution_of(certificate), *span)
 
 
 def _means(names: Any, asker: Asker) -> bool:

@@ -116,16 +116,19 @@ def test_signed_by_another(net: LittleNetwork) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["advertisement", "receipt", "status", "notification", "record", "envelope", "common", "place", "../create", "", "show2"],
+    [
+        *("advertisement", "receipt", "status", "notification", "revocation", "grant", "message", "record"),
+        *("envelope", "common", "place", "../create", "", "show2"),
+    ],
 )
 def test_kinds_that_do_not_travel_in_envelopes(net: LittleNetwork, kind: str) -> None:
-    """T19: a statement or a record is no request, whatever it says."""
+    """T19: a statement, a grant or a record is no request, whatever it says."""
     with pytest.raises(MalformedMessage, match="is unknown"):
         read(forge(net, kind), net.entity("alice"))
 
 
 #: Kinds whose body a show's is too: a UUID and nothing else that they would need.
-LIKE_SHOW = {"show", "shown", "withdraw", "watch", "unwatch"}
+LIKE_SHOW = {"show", "shown", "withdraw", "watch", "unwatch", "open", "unsubscribe", "readers", "ready", "grants"}
 #: Kinds whose bodies are alike too: where in a collection.
 ALIKE = ("add", "remove")
 
@@ -139,8 +142,9 @@ def test_one_kind_as_another(net: LittleNetwork, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(LIKE_SHOW - {"show"}))
 def test_kind_is_signed(net: LittleNetwork, kind: str) -> None:
-    """T19: show, withdraw, watch and unwatch have the same body; the signature tells them apart."""
+    """T19: show, withdraw, watch, open and others have the same body; the signature tells them apart."""
     show = forge(net)
+    assert read(forge(net, kind), net.entity("alice")).body == read(show, net.entity("alice")).body
     header = forge(net, kind).split(b".")[0]
     with pytest.raises(TrustError, match="signature does not hold"):
         read(b".".join([header, *show.split(b".")[1:]]), net.entity("alice"))

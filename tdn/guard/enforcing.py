@@ -1,0 +1,221 @@
+"""Ending at the broker what the log has ended (T21): connections that hold a remembered right, queues and bindings of lost subscriptions.
+
+RabbitMQ asks once and remembers the answer as long as a channel lasts. So whoever may no longer publish has its connections closed; whoever
+may no longer subscribe has its queue deleted, or the one binding, and keeps its connection. What is ended is found from what a record
+wrote, from this guard's memory of whom it allowed what, and from what is really there in the broker. Everything here can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from tdn.errors import BrokerUnavailable
+from tdn.guard import decisions
+from tdn.guard.decisions import Knowledge
+from tdn.guard.management import Management
+from tdn.guard.memory import Remembered
+from tdn.protocol import names
+from tdn.protocol.names import Name, Role
+from tdn.rules import feeds, principals
+from tdn.rules.feeds import Feed, Touched
+from tdn.rules.rights import topics_in
+from tdn.rules.sight import live
+from tdn.rules.state import State, scan_below
+
+logger = logging.getLogger(__name__)
+
+#: What those are told whose connections are closed because they lost a right on a topic. Others of their rights are as before.
+RIGHT_ENDED = "a right to publish has ended; connect again"
+
+#: And those whose certificate has run out while they were connected.
+CERTIFICATE_EXPIRED = "the certificate has expired"
+
+#: How often each step is tried, and how long after the first look at somebody's connections the second is taken: one that was just being
+#: opened at the first look shows up by then.
+_TRIES = 20
+_AGAIN_SECONDS = 0.3
+SECOND_LOOK_SECONDS = 0.15
+#: Work between which others have their turn.
+_PORTION = 200
+
+
+@dataclass(slots=True)
+class Cut:
+    """What was ended."""
+
+    logins: set[str] = field(default_factory=set)
+    queues: int = 0
+    bindings: int = 0
+
+    def as_object(self) -> dict[str, object]:
+        named = sorted({name.principal for login in self.logins if (name := Name.parse(login)) is not None})
+        return {"connections": named[:1000], "queues": self.queues, "bindings": self.bindings}
+
+    def __bool__(self) -> bool:
+        return bool(self.logins or self.queues or self.bindings)
+
+
+class Enforcer:
+    def __init__(
+        self,
+        state: State,
+        memory: Remembered,
+        management: Management,
+        know: Callable[[], Knowledge],
+        note: Callable[[str, str, str | None, str], None],
+    ) -> None:
+        self._state = state
+        self._memory = memory
+        self._management = management
+        self._know = know
+        #: Takes note of what is ended: login or entity, resource, topic, why.
+        self._note = note
+
+    async def settle(self, touched: Touched, ended_logins: Iterable[tuple[str, str]]) -> Cut:
+        """End what some writes may have ended. Logins that are over come with the reason that they are told."""
+        cut = Cut()
+        closing = dict(ended_logins)
+        for entity in touched.entities:
+            login = self._expired(entity)
+            if login is not None:
+                closing.setdefault(login, CERTIFICATE_EXPIRED)
+        topics = await self._topics(touched)
+        for topic in topics:
+            for login in self._lost_publishers(topic):
+                closing.setdefault(login, RIGHT_ENDED)
+        # Publishers first: they are the ones who go on meanwhile.
+        await asyncio.gather(*(self._close(login, reason) for login, reason in closing.items()))
+        cut.logins |= closing.keys()
+        for topic in topics:
+            if self._state.get("opened", topic) is not None:
+                await self._try(partial(self._settle_topic, topic, cut))
+        for subject, entity, queue in touched.stale:
+            await self._try(partial(self._drop, names.feed_queue(entity, subject, queue), "is over", cut))
+        for subject, entity in touched.feeds:
+            feed = feeds.feed_of(self._state, subject, entity)
+            if feed is not None and feed.tree:
+                await self._try(partial(self._settle_feed, feed, cut))
+        return cut
+
+    async def settle_all(self) -> Cut:
+        """Hold everything that is in the broker against the log: after a start, when it is not known what was missed."""
+        cut = Cut()
+        lost: dict[str, str] = {}
+        for number, topic in enumerate(self._memory.all_topics()):
+            lost |= dict.fromkeys(self._lost_publishers(topic), RIGHT_ENDED)
+            if number % _PORTION == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*(self._close(login, reason) for login, reason in lost.items()))
+        cut.logins |= lost.keys()
+        async for queue in self._management.queues():
+            named = names.read_feed_queue(queue)
+            if named is None:
+                continue
+            feed = self._feed(*named)
+            if feed is None or not feeds.lasts(self._state, feed, self._know().now):
+                await self._drop(queue, "rests on nothing", cut)
+        async for exchange in self._management.exchanges():
+            if names.is_topic(exchange):
+                await self._settle_topic(exchange, cut)
+        return cut
+
+    async def close_all(self) -> None:
+        """Close every entity's connections: nobody knows what they were allowed. By name, for all whom the log knows: the broker's list shows
+        a connection some seconds after it was opened. Once is enough, because none is opened without a guard."""
+        after, last = f"{Role.ENTITY}:", f"{Role.ENTITY}:~"
+        while portion := list(self._state.scan("principal", after=after, up_to=last, limit=_PORTION)):
+            keys = [(key.partition(":")[2], fact["key"]) for key, fact in portion if fact["key"]]
+            logins = [str(Name(Role.ENTITY, entity, key)) for entity, key in keys]
+            await asyncio.gather(*(self._management.close_connections(login, RIGHT_ENDED) for login in logins))
+            after = portion[-1][0]
+
+    async def _topics(self, touched: Touched) -> list[str]:
+        """All topics that are touched and in use: opened, or published to."""
+        trees, found = set(touched.trees), dict.fromkeys(sorted(touched.topics))
+        for entity in touched.entities:
+            # What a revoked entity has granted gives nothing any more.
+            for grant, _ in scan_below(self._state, "issued", entity):
+                fact = self._state.get("grant", grant)
+                if fact is not None:
+                    trees.add(fact["topic"])
+            for subject, _ in scan_below(self._state, "follower", entity):
+                trees.add(subject)
+        for tree in sorted(trees):
+            for number, topic in enumerate(topics_in(self._state, tree)):
+                found[topic] = None
+                if number % _PORTION == _PORTION - 1:
+                    await asyncio.sleep(0)
+        return list(found)
+
+    def _expired(self, entity: str) -> str | None:
+        """The login of an entity whose certificate has run out: the broker looks at it once, when it connects."""
+        principal = self._state.get("principal", f"{Role.ENTITY}:{entity}")
+        if principal is None or not principals.has_expired(self._state, f"{Role.ENTITY}:{entity}", self._know().now):
+            return None
+        return str(Name(Role.ENTITY, entity, principal["key"]))
+
+    def _lost_publishers(self, topic: str) -> list[str]:
+        know = self._know()
+        return [login for login in self._memory.publishers(topic) if not decisions.may_publish(know, login, topic).allowed]
+
+    async def _close(self, login: str, reason: str) -> None:
+        """Close, and look once more: a connection that was under way at the first look shows up by the second."""
+        for look in range(2):
+            moment = self._memory.mark()
+            await self._try(partial(self._management.close_connections, login, reason))
+            self._memory.forget(login, until=moment)
+            if not look:
+                self._note(login, "connections", None, reason)
+                await asyncio.sleep(SECOND_LOOK_SECONDS)
+
+    async def _settle_topic(self, topic: str, cut: Cut) -> None:
+        """Delete what a topic's exchange is bound to and must not be; and the exchange with its topic."""
+        now = self._know().now
+        # Of one that is not known here yet, nothing is over.
+        is_over = self._state.get("topic", topic) is not None and live(self._state, topic, now) is None
+        for number, (queue, binding) in enumerate(await self._management.bindings_from(topic)):
+            if number % _PORTION == _PORTION - 1:
+                await asyncio.sleep(0)
+            named = names.read_feed_queue(queue)
+            feed = self._feed(*named) if named is not None else None
+            if feed is None or (feed.single and not feeds.gets(self._state, feed, topic, now)):
+                await self._drop(queue, f"may not read {topic}", cut)
+            elif not feeds.gets(self._state, feed, topic, now) and await self._management.unbind(topic, queue, binding):
+                cut.bindings += 1
+                self._note(feed.entity, f"binding of {queue}", topic, "the subscription does not reach this topic any more")
+        if is_over:
+            await self._management.delete_exchange(topic)
+
+    async def _settle_feed(self, feed: Feed, cut: Cut) -> None:
+        """Delete the bindings of a subscription to topics that it does not reach, or no longer."""
+        queue = names.feed_queue(feed.entity, feed.subject, feed.queue)
+        for topic, binding in await self._management.bindings_to(queue):
+            if not feeds.gets(self._state, feed, topic, self._know().now) and await self._management.unbind(
+                topic, queue, binding
+            ):
+                cut.bindings += 1
+
+    async def _drop(self, queue: str, why: str, cut: Cut) -> None:
+        if await self._management.delete_queue(queue):
+            cut.queues += 1
+            named = names.read_feed_queue(queue)
+            self._note(named[0] if named else "", queue, named[1] if named else None, f"a subscription that {why}")
+
+    def _feed(self, entity: str, subject: str, secret: str) -> Feed | None:
+        feed = feeds.feed_of(self._state, subject, entity)
+        return feed if feed is not None and feed.queue == secret else None
+
+    async def _try(self, step: Callable[[], Awaitable[None]]) -> None:
+        for _ in range(_TRIES):
+            try:
+                await step()
+                return
+            except BrokerUnavailable as error:
+                # A broker that does not answer is starting or stopping, and then holds no old connection either.
+                logger.warning("could not end something at the broker: %s", error)
+            await asyncio.sleep(_AGAIN_SECONDS)
+        logger.error("gave up ending something at the broker")

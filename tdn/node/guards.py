@@ -1,0 +1,128 @@
+"""What a node knows of the guards: how far each is, and what each has ended.
+
+A guard says a word twice a second. While the broker does not confirm them, it allows nothing; so one that has been silent for long enough is
+*fenced*: whatever it missed, it lets nobody do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdn.bus import topology
+from tdn.bus.connection import Channel, Delivery
+from tdn.protocol.names import Name, Role
+from tdn.rules.state import State
+
+logger = logging.getLogger(__name__)
+
+#: A guard whose words were not confirmed for three seconds allows nothing. Twice that, for words that were on their way.
+FENCED_SECONDS = 6.0
+#: Records whose ends are remembered, of every guard.
+_REMEMBERED = 10_000
+
+
+@dataclass(slots=True)
+class _Guard:
+    heard: float
+    applied: int = 0
+    #: What was ended for a record, by its number.
+    ended: OrderedDict[int, Mapping[str, Any]] = field(default_factory=OrderedDict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What the guards have made of a record."""
+
+    cut: Mapping[str, Any]
+    guards: tuple[str, ...]
+    fenced: tuple[str, ...]
+    unconfirmed: tuple[str, ...]
+
+
+class Guards:
+    def __init__(self, state: State, clock: Callable[[], float] = time.monotonic) -> None:
+        self._state = state
+        self._clock = clock
+        self._known: dict[str, _Guard] = {}
+        self._news = asyncio.Event()
+        #: Guards that were never heard of get their chance from here on.
+        self._since = clock()
+
+    async def listen(self, channel: Channel, node_id: str) -> None:
+        self._since = self._clock()
+        queue = await topology.declare_guards_queue(channel, node_id)
+        await channel.consume(queue, self.hear, no_ack=True)
+
+    def hear(self, delivery: Delivery) -> None:
+        """The broker vouches for who wrote it: it lets nobody name another's login."""
+        name = Name.parse(delivery.login or "")
+        if name is None or name.role is not Role.GUARD:
+            return
+        try:
+            word = json.loads(delivery.body)
+            guard = self._known.setdefault(name.id, _Guard(self._clock()))
+            guard.heard = self._clock()
+            guard.applied = max(guard.applied, int(word["applied"]))
+            if "seq" in word:
+                guard.ended[int(word["seq"])] = word["cut"]
+                if len(guard.ended) > _REMEMBERED:
+                    guard.ended.popitem(last=False)
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("a word of guard %s cannot be read: %s", name.id, error)
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def applied(self, seq: int, *, within_seconds: float) -> None:
+        """Return when every guard that allows anything knows a record; or when the time is up."""
+        await self._until(lambda guard: guard.applied >= seq, within_seconds)
+
+    async def settled(self, seq: int, *, within_seconds: float) -> Settled:
+        """What was ended for a record, once every guard is done with it or fenced; or when the time is up."""
+        await self._until(lambda guard: seq in guard.ended, within_seconds)
+        enrolled = self._enrolled()
+        done = tuple(name for name in enrolled if name in self._known and seq in self._known[name].ended)
+        fenced = tuple(name for name in enrolled if name not in done and self._is_fenced(name))
+        connections: set[str] = set()
+        queues = bindings = 0
+        for name in done:
+            cut = self._known[name].ended[seq]
+            connections |= set(cut["connections"])
+            queues += cut["queues"]
+            bindings += cut["bindings"]
+        return Settled(
+            {"connections": sorted(connections)[:1000], "queues": queues, "bindings": bindings},
+            done,
+            fenced,
+            tuple(name for name in enrolled if name not in done and name not in fenced),
+        )
+
+    async def _until(self, done: Callable[[_Guard], bool], within_seconds: float) -> None:
+        deadline = self._clock() + within_seconds
+        while not all(self._is_fenced(name) or self._is(name, done) for name in self._enrolled()):
+            left = deadline - self._clock()
+            if left <= 0:
+                return
+            try:
+                # Now and then without news too: a guard may have become silent.
+                async with asyncio.timeout(min(left, 0.5)):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _is(self, name: str, done: Callable[[_Guard], bool]) -> bool:
+        return name in self._known and done(self._known[name])
+
+    def _is_fenced(self, name: str) -> bool:
+        heard = self._known[name].heard if name in self._known else self._since
+        return self._clock() - heard > FENCED_SECONDS
+
+    def _enrolled(self) -> list[str]:
+        found = self._state.scan("principal", after=f"{Role.GUARD}:", up_to=f"{Role.GUARD}:~", limit=1000)
+        return [key.partition(":")[2] for key, fact in found if fact["thumbprint"] and fact["key"] not in fact["revoked"]]

@@ -1,0 +1,179 @@
+"""Making what topics' messages need at the broker: exchanges, queues and bindings, as the log says. Nodes make, guards end.
+
+Everything can be made again, by any node, as often as it takes. Before anybody hears that something is ready, every guard that allows anything
+has applied what it rests on; and what was lost meanwhile is ended again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Any, TypeVar
+
+from tdn.bus import topology
+from tdn.bus.connection import Channel, Connection
+from tdn.errors import BrokerUnavailable, Refused
+from tdn.node.guards import Guards
+from tdn.protocol import names
+from tdn.replica.replica import Applied
+from tdn.rules import feeds
+from tdn.rules.feeds import Feed
+from tdn.rules.rights import Rights, topics_in
+from tdn.rules.sight import live
+from tdn.rules.state import State
+from tdn.trust.envelope import Envelope
+from tdn.trust.grants import PUBLISH
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How often something is tried to be made.
+_TRIES = 3
+#: How long a guard is waited for before something is called ready all the same: whoever then finds a door closed tries again.
+_GUARD_SECONDS = 2.0
+#: How long what was made is taken to be there, and for how many topics.
+_REMEMBERED_SECONDS = 3600.0
+_MOST_REMEMBERED = 100_000
+_PORTION = 200
+#: Changes after which something is to be made: a topic or subscription, or bindings of those who follow a tree that something joins.
+_MAKES = frozenset({"open", "subscribe", "give", "accept", "add", "move"})
+
+
+class Traffic:
+    """What one connection of a node makes. Remembers for a while what it has made, so that a topic's next publisher costs nothing."""
+
+    def __init__(self, state: State, connection: Connection, guards: Guards, clock: Callable[[], datetime]) -> None:
+        self._state = state
+        self._connection = connection
+        self._opened_channel: Channel | None = None
+        self._guards = guards
+        self._clock = clock
+        #: Exchanges that were made, each with the queues that were bound to it.
+        self._made: dict[str, set[str]] = {}
+        self._since = time.monotonic()
+
+    def on_applied(self, applied: Applied) -> None:
+        """Where somebody may have lost a right, a guard may unbind: it is bound again when it is asked for again."""
+        for _, outcome in applied:
+            touched = feeds.losses(outcome.writes)
+            if touched.trees or touched.entities:
+                self._made.clear()
+            for topic in touched.topics:
+                self._made.pop(topic, None)
+
+    async def ready(self, question: Envelope, seq: int) -> dict[str, Any]:
+        """Answer `use`: make ready what publishing or subscribing needs, or say which change must come first."""
+        return await self._until_made(lambda: self._ready(question, seq))
+
+    async def after(self, request: Envelope, seq: int) -> None:
+        """What a change that was decided asks for at the broker, before its sender hears of it."""
+        await self._until_made(lambda: self._after(request, seq))
+
+    async def _until_made(self, make: Callable[[], Awaitable[T]]) -> T:
+        """A queue that a guard deletes between its declaration and its binding closes the channel, and no more than that: it is tried again."""
+        for _ in range(_TRIES):
+            try:
+                return await make()
+            except BrokerUnavailable as error:
+                if self._connection.closed.done():
+                    raise
+                logger.info("something for a topic could not be made, and is tried again: %s", error)
+                self._made.clear()
+        raise Refused("what the topic needs at the broker could not be made; try again")
+
+    async def _channel(self) -> Channel:
+        if self._opened_channel is None or self._opened_channel.closed.done():
+            self._opened_channel = await self._connection.channel()
+        return self._opened_channel
+
+    async def _ready(self, question: Envelope, seq: int) -> dict[str, Any]:
+        body, entity = question.body, question.signer.name.id
+        uuid, right = body["uuid"], body["right"]
+        tree = feeds.is_tree(self._state, uuid, bool(body.get("tree")))
+        needs_right = right == PUBLISH or not tree
+        if needs_right and Rights(self._state, self._clock()).basis(question.signer.asker, right, uuid) is None:
+            raise Refused(f"there is no topic {uuid} that you may {right} to")
+        if right == PUBLISH:
+            if self._state.get("opened", uuid) is None:
+                return {"uuid": uuid, "needs": "open"}
+            await self._guards.applied(seq, within_seconds=_GUARD_SECONDS)
+            await self._topics([uuid])
+            return {"uuid": uuid}
+        feed = feeds.feed_of(self._state, uuid, entity)
+        wanted = (tree, body.get("depth") if tree else None)
+        if feed is None or (feed.tree, feed.depth) != wanted or not feeds.goes_on(self._state, feed, self._clock()):
+            return {"uuid": uuid, "needs": "subscribe"}
+        await self._guards.applied(seq, within_seconds=_GUARD_SECONDS)
+        await self._feed(feed)
+        return {"uuid": uuid, "queue": feed.queue}
+
+    async def _after(self, request: Envelope, seq: int) -> None:
+        uuid = request.body.get("uuid")
+        if request.kind not in _MAKES or uuid is None:
+            return
+        # First, so that no guard still ends what an earlier record ended.
+        await self._guards.applied(seq, within_seconds=_GUARD_SECONDS)
+        if request.kind == "open":
+            await self._topics([uuid])
+        elif request.kind == "subscribe":
+            feed = feeds.feed_of(self._state, uuid, request.signer.name.id)
+            if feed is not None:
+                await self._feed(feed)
+        else:
+            # Somebody who follows a tree may read more topics now.
+            await self._topics([topic async for topic in self._opened(uuid)])
+
+    async def _opened(self, uuid: str, *, below: bool = True) -> AsyncIterator[str]:
+        """The topics that have an exchange: a topic and those below it, or those in a collection."""
+        for number, topic in enumerate(topics_in(self._state, uuid) if below else [uuid]):
+            if number % _PORTION == _PORTION - 1:
+                await asyncio.sleep(0)
+            if self._state.get("opened", topic) is not None:
+                yield topic
+
+    async def _topics(self, uuids: Iterable[str]) -> None:
+        """Exchanges, and every queue bound that gets their messages."""
+        self._forget_now_and_then()
+        for uuid in uuids:
+            if live(self._state, uuid, self._clock()) is None:
+                continue
+            await self._exchange(uuid)
+            for feed in list(feeds.reaching(self._state, uuid, self._clock())):
+                if feed.queue not in self._made.get(uuid, ()):
+                    await topology.declare_feed(await self._channel(), feed.entity, feed.subject, feed.queue)
+                    await self._bind(feed, uuid)
+
+    async def _feed(self, feed: Feed) -> None:
+        """A subscription's queue, bound to all topics that it gets. Anew each time: the broker drops a queue that nobody reads for a week."""
+        queue = await topology.declare_feed(await self._channel(), feed.entity, feed.subject, feed.queue)
+        async for topic in self._opened(feed.subject, below=feed.tree):
+            if feeds.gets(self._state, feed, topic, self._clock()):
+                await self._exchange(topic)
+                await self._bind(feed, topic)
+        now = feeds.feed_of(self._state, feed.subject, feed.entity)
+        if now is None or now.queue != feed.queue:
+            # It ended while it was made, and a guard may have looked before.
+            await (await self._channel()).delete_queue(queue)
+
+    async def _exchange(self, uuid: str) -> None:
+        if uuid not in self._made:
+            await topology.declare_topic(await self._channel(), uuid)
+            self._made[uuid] = set()
+
+    async def _bind(self, feed: Feed, uuid: str) -> None:
+        queue = names.feed_queue(feed.entity, feed.subject, feed.queue)
+        await (await self._channel()).bind_queue(queue, uuid)
+        if feeds.gets(self._state, feed, uuid, self._clock()):
+            self._made.setdefault(uuid, set()).add(feed.queue)
+        else:
+            # The right was lost while it was bound, and a guard may have looked before.
+            await (await self._channel()).unbind_queue(queue, uuid)
+
+    def _forget_now_and_then(self) -> None:
+        if time.monotonic() - self._since > _REMEMBERED_SECONDS or len(self._made) > _MOST_REMEMBERED:
+            self._made.clear()
+            self._since = time.monotonic()
