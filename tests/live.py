@@ -106,6 +106,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def unread(port: int) -> int:
+    """Bytes that have come to a port of this machine and were not read by whoever listens there: it hangs."""
+    found = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port:
+            found += int(fields[4].rpartition(":")[2], 16)
+    return found
+
+
 def is_alive(pid: int) -> bool:
     """Whether it runs; what has ended and was not waited for does not."""
     try:
@@ -544,19 +554,20 @@ class Reading:
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.got: list[Message] = []
+        self.bodies: list[str] = []
+        self._known: set[str] = set()
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         async for message in self.subscription:
+            body = message.body.decode("utf-8", "replace")
             self.got.append(message)
-
-    @property
-    def bodies(self) -> list[str]:
-        return [message.body.decode() for message in self.got]
+            self.bodies.append(body)
+            self._known.add(body)
 
     async def has(self, *bodies: str) -> list[str]:
         """Wait for messages; gives all that came, up to now."""
-        await until(lambda: set(bodies) <= set(self.bodies) or self._task.done(), f"{bodies}, not only {self.bodies[-5:]}")
+        await until(lambda: self._known.issuperset(bodies) or self._task.done(), f"all of {bodies[:10]}")
         if self._task.done():
             self._task.result()
         return self.bodies
@@ -613,16 +624,6 @@ class Stubborn:
             except TdnError as error:
                 self.refusals.append(error)
                 await asyncio.sleep(0.02)
-
-    @staticmethod
-    async def once(network: LiveNetwork, folder: Path, topic: str) -> None:
-        """One message, over a new connection; or one of our errors."""
-        settings = network.home.connection()
-        connection = await Connection.open(settings.brokers, credentials.load(folder), vhost=settings.vhost)
-        try:
-            await (await connection.channel(confirms=True)).publish(topic, "", b"once")
-        finally:
-            await connection.close()
 
     async def _publish(self, channel: Channel) -> None:
         login = str(self.credentials.identity.name)

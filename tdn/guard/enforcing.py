@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,9 +22,8 @@ from tdn.protocol import names
 from tdn.protocol.names import Name, Role
 from tdn.rules import feeds, principals
 from tdn.rules.feeds import Feed, Touched
-from tdn.rules.rights import topics_in
 from tdn.rules.sight import live
-from tdn.rules.state import State, scan_below
+from tdn.rules.state import State
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +86,16 @@ class Enforcer:
         for topic in topics:
             for login in self._lost_publishers(topic):
                 closing.setdefault(login, RIGHT_ENDED)
-        # Publishers first: they are the ones who go on meanwhile.
-        await asyncio.gather(*(self._close(login, reason) for login, reason in closing.items()))
         cut.logins |= closing.keys()
+        # Publishers and readers at the same time: both go on meanwhile.
+        closed = asyncio.gather(*(self._close(login, reason) for login, reason in closing.items()))
+        try:
+            await self._settle_readers(touched, topics, cut)
+        finally:
+            await closed
+        return cut
+
+    async def _settle_readers(self, touched: Touched, topics: Sequence[str], cut: Cut) -> None:
         for topic in topics:
             if self._state.get("opened", topic) is not None:
                 await self._try(partial(self._settle_topic, topic, cut))
@@ -99,14 +105,13 @@ class Enforcer:
             feed = feeds.feed_of(self._state, subject, entity)
             if feed is not None and feed.tree:
                 await self._try(partial(self._settle_feed, feed, cut))
-        return cut
 
-    async def settle_all(self) -> Cut:
+    async def settle_all(self, ended_logins: Mapping[str, str]) -> Cut:
         """Hold everything that is in the broker against the log: after a start, when it is not known what was missed."""
         cut = Cut()
-        lost: dict[str, str] = {}
+        lost = dict(ended_logins)
         for number, topic in enumerate(self._memory.all_topics()):
-            lost |= dict.fromkeys(self._lost_publishers(topic), RIGHT_ENDED)
+            lost = dict.fromkeys(self._lost_publishers(topic), RIGHT_ENDED) | lost
             if number % _PORTION == 0:
                 await asyncio.sleep(0)
         await asyncio.gather(*(self._close(login, reason) for login, reason in lost.items()))
@@ -135,20 +140,16 @@ class Enforcer:
 
     async def _topics(self, touched: Touched) -> list[str]:
         """All topics that are touched and in use: opened, or published to."""
-        trees, found = set(touched.trees), dict.fromkeys(sorted(touched.topics))
-        for entity in touched.entities:
-            # What a revoked entity has granted gives nothing any more.
-            for grant, _ in scan_below(self._state, "issued", entity):
-                fact = self._state.get("grant", grant)
-                if fact is not None:
-                    trees.add(fact["topic"])
-            for subject, _ in scan_below(self._state, "follower", entity):
-                trees.add(subject)
-        for tree in sorted(trees):
-            for number, topic in enumerate(topics_in(self._state, tree)):
-                found[topic] = None
-                if number % _PORTION == _PORTION - 1:
-                    await asyncio.sleep(0)
+        found: dict[str, None] = {}
+        for number, topic in enumerate(feeds.topics_touched(self._state, touched)):
+            found[topic] = None
+            if number % _PORTION == _PORTION - 1:
+                await asyncio.sleep(0)
+        for entity in sorted(touched.certified):
+            # Who works for another institution now may have lost what it was allowed anywhere.
+            key = (self._state.get("principal", f"{Role.ENTITY}:{entity}") or {}).get("key")
+            if key:
+                found |= dict.fromkeys(self._memory.topics_of(str(Name(Role.ENTITY, entity, key))))
         return list(found)
 
     def _expired(self, entity: str) -> str | None:

@@ -14,10 +14,11 @@ import logging
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 NODES_ARE_BACK = "a node is there again"
 
 #: A node waits for a guard to apply a revocation. As late as this may it learn of one by its own choice.
-_LINGER_SECONDS = 0.02
+_LINGER_SECONDS = 0.01
 #: Between two words of a guard to the nodes, and how long the broker's confirmation of one is believed. Nodes take a guard that has been silent
 #: for twice as long to allow nothing.
 BEAT_SECONDS = 0.5
@@ -55,6 +56,9 @@ LEASE_SECONDS = 3.0
 #: Between two looks at what ends by this guard's own clock, and two flushes of the audit log.
 _CLOCK_SECONDS = 0.5
 _FLUSH_SECONDS = 0.1
+#: How often it is tried to say what was ended for a record, and of how many that were missed.
+_TELL_TRIES = 20
+_TOLD_LATE = 1000
 #: Kinds of records whose node waits until every guard is done with them.
 AWAITED = frozenset({"retract", "revoke", "accept", "unsubscribe"})
 
@@ -104,6 +108,9 @@ class Guard:
         self._peers: set[str] = set()
         #: Records that have been applied and whose consequences at the broker are still being drawn; and whatever else is being ended.
         self._settling: dict[asyncio.Task[None], int | None] = {}
+        #: Records that end something and were applied before all of the log was read; and logins that they end, with the reason.
+        self._missed: list[int] = []
+        self._missed_logins: dict[str, str] = {}
         self._connection: Connection | None = None
         self._words: Channel | None = None
         self._confirmed = float("-inf")
@@ -129,11 +136,10 @@ class Guard:
     async def run(self, stop: asyncio.Event) -> None:
         runner = await self._listen()
         async with self._management:
-            work = (self._follow(), self._beat(), self._watch_clock(), self._flush(), self._look_at_all(), stop.wait())
+            work = (self._follow(), self._beat(), self._watch_clock(), self._flush(), stop.wait())
             tasks = [asyncio.create_task(task) for task in work]
-            ends = [task for task in tasks if task is not tasks[4]]
             try:
-                done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
             finally:
@@ -157,6 +163,8 @@ class Guard:
                 try:
                     await asyncio.wait([following, caught_up], return_when=asyncio.FIRST_COMPLETED)
                     self._following = self.replica.caught_up.is_set()
+                    if self._following:
+                        self._look()
                     await following
                 finally:
                     self._following = False
@@ -188,8 +196,8 @@ class Guard:
         unfinished = [seq for seq in self._settling.values() if seq is not None]
         return min([self.replica.position[0], *(seq - 1 for seq in unfinished)])
 
-    async def _say(self, what: Mapping[str, object]) -> None:
-        """A word to the nodes: up to which record this guard is done with the log, and what it has ended for one."""
+    async def _say(self, what: Mapping[str, object]) -> bool:
+        """A word to the nodes: up to which record this guard is done with the log, and what it has ended for one. Whether the broker has it."""
         said = time.monotonic()
         body = json.dumps({"applied": self._done, **what}).encode()
         with contextlib.suppress(TdnError, TimeoutError):
@@ -198,6 +206,8 @@ class Guard:
                 await words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
             # From the moment before it was sent: the broker had it no earlier.
             self._confirmed = said
+            return True
+        return False
 
     async def _channel(self) -> Channel:
         if self._connection is None:
@@ -222,9 +232,15 @@ class Guard:
 
     async def _answer(self, request: web.Request) -> web.Response:
         question = request.match_info["question"]
+        peer = _peer(request)
+        if peer is None or peer.role is not Role.BROKER:
+            # Whatever it says, only its own certificate's name is proven.
+            self._note("guard", {"username": str(peer or "")}, Decision(False, "only a broker may ask"))
+            self.counts["denied"] += 1
+            return web.Response(text="deny")
         fields = {key: str(value) for key, value in (await request.post()).items()}
         try:
-            decision = self._decide(request, question, fields)
+            decision = self._decide(question, fields)
         except Exception:
             # Fail closed: whatever went wrong here, nobody gets in by it.
             logger.exception("a question of the broker could not be answered")
@@ -243,9 +259,7 @@ class Guard:
             text="allow administrator" if fields.get("username") == MANAGEMENT_USER and question == "user" else "allow"
         )
 
-    def _decide(self, request: web.Request, question: str, fields: Mapping[str, str]) -> Decision:
-        if not _is_broker(request):
-            return Decision(False, "only a broker may ask")
+    def _decide(self, question: str, fields: Mapping[str, str]) -> Decision:
         login = fields.get("username", "")
         if login == MANAGEMENT_USER:
             return self._decide_management(question, fields)
@@ -323,10 +337,17 @@ class Guard:
 
     def _on_applied(self, applied: Applied) -> None:
         for record, outcome in applied:
-            if outcome.status == "accepted":
-                touched = feeds.losses(outcome.writes)
-                if touched or outcome.cut or outcome.kind in AWAITED:
-                    self._settle(touched, [(login, CUT_OFF) for login in outcome.cut], record.seq)
+            if outcome.status != "accepted":
+                continue
+            touched, logins = feeds.losses(outcome.writes), [(login, CUT_OFF) for login in outcome.cut]
+            if not (touched or logins or outcome.kind in AWAITED):
+                continue
+            if self._following:
+                self._settle(touched, logins, record.seq)
+            else:
+                # It comes late, and may be one of very many: the broker is held against the log as a whole once all of it is read.
+                self._missed.append(record.seq)
+                self._missed_logins |= dict(logins)
         if self._peers and not self._nodes_silent():
             # A node is back. The broker remembers what it allowed on an open channel, so those who asked each other connect anew.
             self._settle(Touched(), [(login, NODES_ARE_BACK) for login in self._peers])
@@ -334,7 +355,10 @@ class Guard:
         self._news.set()
 
     def _settle(self, touched: Touched, logins: Sequence[tuple[str, str]], seq: int | None = None) -> None:
-        task = asyncio.create_task(self._settle_one(touched, logins, seq))
+        self._begin(self._settle_one(touched, logins, seq), seq)
+
+    def _begin(self, work: Coroutine[Any, Any, None], seq: int | None) -> None:
+        task = asyncio.create_task(work)
         self._settling[task] = seq
         task.add_done_callback(self._settled)
 
@@ -349,7 +373,14 @@ class Guard:
         await self._remembers.wait()
         cut = await self._enforcer.settle(touched, logins)
         if seq is not None:
-            await self._say({"seq": seq, "cut": cut.as_object()})
+            await self._tell(seq, cut)
+
+    async def _tell(self, seq: int, cut: Cut) -> None:
+        """Say what was ended for a record, until the broker has it or no node waits for it any more."""
+        for _ in range(_TELL_TRIES):
+            if await self._say({"seq": seq, "cut": cut.as_object()}):
+                return
+            await asyncio.sleep(BEAT_SECONDS)
 
     async def _watch_clock(self) -> None:
         """What ends by this guard's own clock, before log time gets there: topics, grants, certificates."""
@@ -366,7 +397,9 @@ class Guard:
             for key, _ in list(reader.scan("ends", after=f"{looked} ~", up_to=f"{moment} ~", limit=10_000)):
                 _, space, name = key.split(" ", 2)
                 if space == "topic":
+                    # A tree's grants speak of the topics in it too.
                     touched.topics.add(name)
+                    touched.trees.add(name)
                 elif space == "grant" and (grant := reader.get("grant", name)) is not None:
                     (touched.trees if grant["tree"] else touched.topics).add(grant["topic"])
                 elif space == "certificate" and name.startswith(f"{Role.ENTITY}:"):
@@ -375,22 +408,29 @@ class Guard:
             if touched:
                 self._settle(touched, [])
 
-    async def _look_at_all(self) -> None:
-        """After a start: end what ended while this guard was away. Not knowing whom it allowed what, it closes what was open before it."""
-        await self.replica.caught_up.wait()
+    def _look(self) -> None:
+        """All of the log is read, at a start or after the broker was away: end what ended meanwhile."""
+        missed, self._missed = self._missed, []
+        logins, self._missed_logins = self._missed_logins, {}
+        self._begin(self._look_at_all(missed, logins), min(missed, default=None))
+
+    async def _look_at_all(self, missed: Sequence[int], logins: Mapping[str, str]) -> None:
+        """Hold the broker against the log. Not knowing whom it allowed what, a guard first closes all that was open before it."""
         while True:
             try:
                 if not self._memory.complete:
                     await self._enforcer.close_all()
                     self._memory.completed()
                     self._remembers.set()
-                cut: Cut = await self._enforcer.settle_all()
-                if cut:
-                    logger.info("guard %s ended what ended while it was away: %s", self.id, cut.as_object())
-                return
+                cut = await self._enforcer.settle_all(logins)
+                break
             except BrokerUnavailable as error:
                 logger.info("guard %s has not looked through the broker yet: %s", self.id, error)
             await asyncio.sleep(1.0)
+        if cut:
+            logger.info("guard %s ended what ended while it was away: %s", self.id, cut.as_object())
+        for seq in missed[-_TOLD_LATE:]:
+            await self._tell(seq, cut)
 
     # --- the audit log ---
 
@@ -419,6 +459,8 @@ class Guard:
 
 def _described(question: str, fields: Mapping[str, str]) -> tuple[str, str]:
     """What somebody wanted, in an operator's words."""
+    if question == "guard":
+        return "ask the guard", "the guard's port"
     if question in ("user", "vhost"):
         return ("login", "broker") if question == "user" else ("enter", f"vhost {fields.get('vhost', '')}")
     kind, name, permission = fields.get("resource", ""), fields.get("name", ""), fields.get("permission", "")
@@ -431,8 +473,8 @@ def _described(question: str, fields: Mapping[str, str]) -> tuple[str, str]:
     return permission, f"{kind} {name}"
 
 
-def _is_broker(request: web.Request) -> bool:
+def _peer(request: web.Request) -> Name | None:
+    """Who holds the certificate at the other end."""
     certificate = request.get_extra_info("peercert") or {}
     uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-    name = Name.parse(uris[0]) if len(uris) == 1 else None
-    return name is not None and name.role is Role.BROKER
+    return Name.parse(uris[0]) if len(uris) == 1 else None

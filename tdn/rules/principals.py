@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -153,7 +153,8 @@ def _certificate(identity: Identity, at: datetime) -> tuple[Write, Write]:
     """A certificate, and its end: guards look again then at what its holder may do."""
     principal, thumbprint = identity.name.principal, identity.thumbprint
     fact = {"principal": principal, "chain": encode_chain(identity.chain), "at": format_time(at)}
-    ends = f"{format_time(whole_seconds(identity.not_after))} certificate {principal} {thumbprint}"
+    # It holds in its last second too.
+    ends = f"{format_time(whole_seconds(identity.not_after) + timedelta(seconds=1))} certificate {principal} {thumbprint}"
     return Write("certificate", thumbprint, fact), Write("ends", ends, {})
 
 

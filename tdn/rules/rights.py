@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from urllib.parse import quote
 
 from tdn.protocol.access import EVERYONE, INSTITUTION, Asker
@@ -34,6 +35,7 @@ class Basis:
     until: str
 
 
+@lru_cache(maxsize=4096)
 def who_key(who: str) -> str:
     """A grantee as keys of facts have it: institutions may have spaces."""
     return quote(who, safe=":*")
@@ -155,8 +157,11 @@ class Rights:
         if "parent" in fact:
             above = self._state.get("grant", fact["parent"])
             issuer = asker_of(self._state, fact["issuer"])
+            # The id of a forgotten grant may have been used for another one.
+            if above is None or not above["delegable"] or above["right"] != fact["right"]:
+                return None
             # Who has left the institution that it was granted to passes nothing on any more.
-            if above is None or not above["delegable"] or issuer is None or not issuer.is_meant_by([above["grantee"]]):
+            if issuer is None or not issuer.is_meant_by([above["grantee"]]):
                 return None
             chain = self._chain(fact["parent"], above, uuid, topic, length + 1)
             return None if chain is None else (*chain, grant)

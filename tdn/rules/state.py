@@ -23,6 +23,7 @@ Spaces:
     grant      id: a grant: who lets whom do what with which topic, from when until when, what it rests on, whether it still counts
     granted    `<topic> <right> <grantee> <id>`: the grants that count on something
     issued     `<entity> <id>`: the grants that somebody gave, ended ones for a while too; `held` has them by grantee, `about` by topic
+    kept       `<entity> <topic or collection>`: owners who kept grants of an owner before
     opened     uuid: a topic whose exchange was made
     feed       `<topic or collection> <entity>`: a subscription: its queue, how deep it goes, what it rests on
     follower   `<entity> <topic or collection>`: the same the other way round

@@ -339,10 +339,10 @@ async def test_who_may_revoke(live: LiveNetwork, connect: Connect) -> None:
     below = [await agent.grants.give(PUBLISH, uuid, named(last)) for _ in range(3)]
     tell(agent, owner, last, stranger)
     said = []
-    for grant in (root.id, NONE):
+    for name in (root.id, NONE):
         with pytest.raises(Refused) as refusal:
-            await stranger.grants.revoke(grant)
-        said.append(str(refusal.value).replace(grant, "GRANT"))
+            await stranger.grants.revoke(name)
+        said.append(str(refusal.value).replace(name, "GRANT"))
     assert said == ["there is no grant GRANT that you may revoke"] * 2
     with pytest.raises(Refused, match="that you may revoke"):
         await last.grants.revoke(root.id)

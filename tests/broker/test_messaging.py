@@ -207,7 +207,9 @@ async def test_a_killed_subscriber(live: LiveNetwork, connect: Connect) -> None:
     process.send_signal(signal.SIGKILL)
     await process.wait()
     async with reading(friend, uuid) as reader:
-        assert await reader.has("2", "3", "4") == ["2", "3", "4"]
+        bodies = await reader.has("2", "3", "4")
+        # The broker may not have heard any more that the first two were finished with.
+        assert bodies == [str(number) for number in range(5)][-len(bodies) :]
         assert reader.got[0].redelivered
 
 

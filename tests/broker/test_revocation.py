@@ -20,7 +20,8 @@ import pytest
 
 from entity_client import EntityClient, path
 from entity_client.grants import Revocation
-from tdn.errors import LoginRefused, Refused, TrustError
+from tdn.bus.connection import Connection
+from tdn.errors import LoginRefused, Refused, TdnError, TrustError
 from tdn.guard import audit
 from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import LEASE_SECONDS, Guard, GuardSettings
@@ -34,7 +35,7 @@ from tdn.trust.envelope import Envelope
 from tdn.trust.grants import PUBLISH, SUBSCRIBE
 from tests.broker.test_faults import node_in_this_process
 from tests.conftest import Connect
-from tests.live import LiveNetwork, RawEntity, Reading, Stubborn, meet, reading, run, stubborn, until
+from tests.live import LiveNetwork, RawEntity, Reading, Stubborn, meet, reading, run, stubborn, unread, until
 
 pytestmark = pytest.mark.broker
 
@@ -489,6 +490,7 @@ async def test_a_guard_hangs(mortal: LiveNetwork, connect: Connect) -> None:
     lost = await grant(owner, PUBLISH, uuid, friend)
     await grant(owner, PUBLISH, uuid, other)
     owner.timeout = 60.0
+    settings, login = mortal.home.connection(), str(friend.identity.name)
     async with (
         reading(owner, uuid) as reader,
         stubborn(mortal, folder_of(friend), uuid) as publisher,
@@ -497,37 +499,26 @@ async def test_a_guard_hangs(mortal: LiveNetwork, connect: Connect) -> None:
         pid = mortal.network.process(Role.GUARD, "g1").pid
         assert pid is not None
         undisturbed = Undisturbed(innocent)
+        connection = await Connection.open(settings.brokers, publisher.credentials, vhost=settings.vhost)
+        fresh = await connection.channel(confirms=True)
         try:
             revoking = await _revoked_in_the_log(mortal, owner, uuid, lost)
             stopped = time.monotonic()
             await until(lambda: time.monotonic() > stopped + LEASE_SECONDS, "its word to count no longer")
-            # Asked of the guard that hangs, answered when it goes on.
-            async with _asking(mortal, friend, uuid) as asking:
-                os.kill(pid, signal.SIGCONT)
-                revocation = await revoking
-                moment = time.monotonic()
-                await until(asking.done, "the broker to answer")
-                assert asking.exception() is not None, "allowed from an old view"
+            # On a channel for which the broker has to ask: a question that the guard finds when it goes on, before it hears of anything.
+            stale = fresh.publish(uuid, "", b"stale", login=login)
+            await until(lambda: unread(mortal.home.settings().guard_port), "the question to wait at the guard")
         finally:
             os.kill(pid, signal.SIGCONT)
+        with pytest.raises(TdnError):
+            await stale
+        revocation = await revoking
+        moment = time.monotonic()
+        await connection.close()
         await nothing_since(moment, publisher, owner, uuid, reader)
+        assert "stale" not in reader.bodies
         await undisturbed.check()
         assert revocation.cut["connections"] == [f"entity:{named(friend)}"]
-
-
-@contextlib.asynccontextmanager
-async def _asking(network: LiveNetwork, client: EntityClient, uuid: str) -> AsyncIterator[asyncio.Task[None]]:
-    """Somebody who logs in and publishes while no guard answers."""
-
-    async def publish() -> None:
-        await Stubborn.once(network, folder_of(client), uuid)
-
-    task = asyncio.create_task(publish())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.chaos

@@ -78,6 +78,12 @@ def _read(how: str, queue: str, **rest: Any) -> Act:
     return lambda attacker, names: getattr(attacker, how)(queue.format(**names), **rest)
 
 
+def _to_bytes(attacker: Attacker, names: dict[str, str]) -> None:
+    """A name that is no text."""
+    attacker.channel.confirm_delivery()
+    attacker.channel.basic_publish(names["V"].encode() + b"\xff", "", INTRUDER)
+
+
 def _in_transaction(attacker: Attacker, names: dict[str, str]) -> None:
     """One that is allowed, one that is not, and a commit of both."""
     attacker.channel.tx_select()
@@ -179,6 +185,7 @@ PUBLISHING: dict[str, Attack] = {
     ),
     "publish to the name and a line break": Attack(_publish("{V}\n"), ("write", "exchange {V}·")),
     "publish to the name and a zero": Attack(_publish("{V}\0"), ("write", "exchange {V}·")),
+    "publish to the name and half a character": Attack(_to_bytes, ("write", "exchange {V}\ufffd")),
     "publish to a name that a form would divide": Attack(
         _publish("{V}&name={G}&permission=write"), ("write", "exchange {V}&name={G}&permission=write")
     ),

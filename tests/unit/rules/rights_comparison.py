@@ -45,6 +45,12 @@ HIDDEN: Sequence[Mapping[str, Mapping[str, list[str]]]] = (
         "e": {"discover_allow": ["institution:north"]},
     },
     {"r": {"discover_deny": ["institution:south"]}, "r1": {"hierarchy_allow": ["bob", "erin"]}, "c": {"discover_deny": ["erin"]}},
+    {
+        "r": {"hierarchy_allow": ["institution:north"]},
+        "r1": {"hierarchy_allow": ["*"]},
+        "c": {"discover_allow": ["institution:north"]},
+        "s": {"discover_allow": ["carol", "dave"]},
+    },
 )
 
 

@@ -230,7 +230,8 @@ class Model:
             if principal.issued < present.issued or not principal.current:
                 raise No("not later, or revoked")
         self.principals[principal.name.principal] = principal
-        self.certificates.setdefault(f"{principal.name.principal} {principal.thumbprint}", principal.expires)
+        # It holds in its last second too.
+        self.certificates.setdefault(f"{principal.name.principal} {principal.thumbprint}", principal.expires + timedelta(seconds=1))
 
     def _admit(self, kind: str, signer: Principal, body: Mapping[str, Any]) -> None:
         if kind == "genesis":

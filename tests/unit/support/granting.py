@@ -51,7 +51,7 @@ class TwoHouses(LittleNetwork):
             # A key comes back, as if it were another: only the certificates in turn matter.
             key += 10 * ((generation - 1) // len(turns))
             begins = T0 - DAY + (generation - 1) * MINUTE
-            ends = T0 + (5 * HOUR + 30 * SECOND if name == "dave" and generation == 1 else 90 * DAY)
+            ends = T0 + (5 * HOUR if name == "dave" and generation == 1 else 90 * DAY)
             self._known[role, name, generation] = self.pki.credentials(
                 role, name, generation=key, not_before=begins, not_after=ends, institution=institution
             )
