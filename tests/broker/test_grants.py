@@ -354,6 +354,7 @@ async def test_who_may_revoke(live: LiveNetwork, connect: Connect) -> None:
     assert {granted.state for granted in (await all_of(last, uuid)).values()} == {"revoked"}
     assert not await may(last, PUBLISH, uuid)
     await owner.grants.revoke(root.id)
+    tell(owner, agent)
     assert (await agent.grants.get(root.id)).state == "revoked"
 
 
@@ -413,9 +414,9 @@ async def test_ownership(live: LiveNetwork, connect: Connect) -> None:
 async def test_many_grants_are_listed_in_pages(live: LiveNetwork, connect: Connect) -> None:
     (owner,) = await meet(live, connect, 1)
     topics = [await topic(owner) for _ in range(3)]
-    given = await asyncio.gather(
-        *(owner.grants.give(right, uuid, "*") for uuid in topics for right in (PUBLISH, SUBSCRIBE) for _ in range(10))
-    )
+    given = []
+    for uuid in topics:
+        given += await asyncio.gather(*(owner.grants.give(right, uuid, "*") for right in (PUBLISH, SUBSCRIBE) for _ in range(10)))
     found = await all_of(owner)
     # Beside those for everyone of other tests.
     assert {name for name in found if found[name].grant.issuer.name.id == named(owner)} == {granted.id for granted in given}
