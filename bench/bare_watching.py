@@ -169,7 +169,7 @@ class BareWatching:
         rows, number = self._rows, self._count
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute(
-            "INSERT INTO records VALUES (?, ?, ?, 'accepted', ?, ?, ?)",
+            "INSERT INTO records VALUES (?, ?, ?, 'accepted', ?, ?, ?, NULL, NULL)",
             (number, number, rows.kind, rows.outcome, rows.head, rows.raw),
         )
         for space, key, value in rows.facts:

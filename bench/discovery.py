@@ -245,7 +245,7 @@ def _take_in(db: sqlite3.Connection, seq: int, head: str, raw: bytes) -> None:
         "advertised": seq,
     }
     # No offset of the stream: these records are in no log.
-    db.execute("INSERT INTO records VALUES (?, -1, 'advertise', 'accepted', '{}', ?, ?)", (seq, head, raw))
+    db.execute("INSERT INTO records VALUES (?, -1, 'advertise', 'accepted', '{}', ?, ?, NULL, NULL)", (seq, head, raw))
     db.execute("INSERT INTO facts VALUES ('topic', ?, ?)", (told["uuid"], jsontext.canonical(fact).decode()))
     topics.write(db, told["uuid"], fact, raw, topics.EVERYTHING)
 

@@ -1,11 +1,14 @@
-"""`tdn audit`: what the guards of a home decided, from their audit files, merged in time order. Needs nothing that runs."""
+"""`tdn audit`: what the guards of a home decided, from their audit files, and which changes the log refused, merged in time order.
+Needs nothing that runs."""
 
 from __future__ import annotations
 
 import argparse
 import heapq
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from tdn.guard import audit
 from tdn.local.home import Home
 from tdn.protocol.names import Name, Role, check_id, check_uuid
 from tdn.protocol.times import format_time, parse_duration, parse_time
+from tdn.store.search import Reader, Refusal
 
 #: Most entries that are asked for by number. A larger number means all, and those are not gathered before they are printed.
 _MAX_LIMIT = 10_000
@@ -52,9 +56,42 @@ def perform(arguments: argparse.Namespace) -> None:
 
 
 def _merged(home: Home, arguments: argparse.Namespace, limit: int | None) -> Iterator[dict[str, Any]]:
-    """Every guard that has ever written here, also one whose certificate is gone."""
+    """Every guard that has ever written here, also one whose certificate is gone; and the log, which is the same in all stores."""
     paths = sorted(home.credentials(Role.GUARD, "x").parent.glob(f"*/{audit.AUDIT_FILE}"))
-    return heapq.merge(*(_of_one(path, arguments, limit) for path in paths), key=lambda entry: entry["at"])
+    return heapq.merge(
+        *(_of_one(path, arguments, limit) for path in paths), _of_the_log(home, arguments, limit), key=lambda entry: entry["at"]
+    )
+
+
+def _of_the_log(home: Home, arguments: argparse.Namespace, limit: int | None) -> Iterator[dict[str, Any]]:
+    """What was asked of the network and refused: forged grants, others' topics, limits. From the store that is furthest."""
+    store = home.furthest_store()
+    if store is None:
+        return
+    with closing(Reader(store)) as reader:
+        found = (entry for entry in map(_refused, reader.refusals(arguments.since)) if _fits(entry, arguments))
+        yield from found if limit is None else deque(found, maxlen=limit)
+
+
+def _refused(refusal: Refusal) -> dict[str, Any]:
+    return {
+        "at": parse_time(refusal.at),
+        "guard": None,
+        "record": refusal.seq,
+        "entity": refusal.principal.partition(":")[2],
+        "login": refusal.principal,
+        "action": refusal.kind,
+        "resource": f"record {refusal.seq} of the log",
+        "topic": refusal.uuid,
+        "allowed": False,
+        "because": refusal.because,
+        "grant": refusal.grant,
+        "count": 1,
+    }
+
+
+def _fits(entry: dict[str, Any], arguments: argparse.Namespace) -> bool:
+    return arguments.entity in (None, entry["entity"]) and arguments.topic in (None, entry["topic"])
 
 
 def _of_one(path: Path, arguments: argparse.Namespace, limit: int | None) -> Iterator[dict[str, Any]]:
@@ -77,7 +114,7 @@ def _row(entry: dict[str, Any]) -> Sequence[Any]:
         resource = f"{resource} {topic}".strip()
     return (
         format_time(entry["at"]),
-        entry["guard"],
+        entry["guard"] or "the log",
         who.principal if who else _shortened(entry["login"]) or None,
         entry["action"],
         _shortened(resource),

@@ -14,6 +14,7 @@ import json
 import secrets
 import tomllib
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tdn.local.ca import write_private
 from tdn.local.processes import free_ports
 from tdn.protocol.names import Role
 from tdn.rules.apply import network_id
+from tdn.store.search import Reader
 
 _PORTS = ("amqps", "management", "dist", "epmd", "guard")
 
@@ -101,6 +103,14 @@ class Home:
         """Who has credentials here."""
         folder = self.credentials(role, "x").parent
         return sorted(path.parent.name for path in folder.glob("*/cert.pem"))
+
+    def store(self, node: str) -> Path:
+        return self.credentials(Role.NODE, node) / "store.sqlite"
+
+    def furthest_store(self) -> Path | None:
+        """The store of the node here that has read most of the log: all of them say the same as far as they go."""
+        found = [self.store(node) for node in self.ids(Role.NODE) if self.store(node).exists()]
+        return max(found, key=_position, default=None)
 
     def genesis(self) -> bytes:
         try:
@@ -190,6 +200,11 @@ class Home:
             return values
         except (FileNotFoundError, ValueError):
             return {}
+
+
+def _position(store: Path) -> int:
+    with closing(Reader(store)) as reader:
+        return reader.position().seq
 
 
 def _one_of(value: str, *allowed: str) -> str:

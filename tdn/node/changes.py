@@ -21,7 +21,7 @@ from tdn.replica.replica import Replica
 from tdn.rules import principals
 from tdn.rules.apply import RULES, audience, repeated, requester, write_record
 from tdn.rules.state import Outcome
-from tdn.trust import envelope, grants, openings, statements
+from tdn.trust import envelope, openings, statements
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 from tdn.trust.openings import Opening
@@ -99,9 +99,6 @@ class Changes:
             self.mint_child(request, minted | {"created": format_time(self._clock())})
         elif request.kind == "subscribe":
             minted = {"queue": new_session()}
-        elif request.kind == "give":
-            # A forged one need not go into the log to be refused: that costs everybody, this costs a signature.
-            grants.read(request.tail or b"", lambda header, _: principals.issuer(self._replica.reader, header))
         return await self.append(request.kind, request.raw, minted)
 
     def mint_child(self, request: Envelope, fixed: Mapping[str, Any]) -> tuple[Opening, bytes]:

@@ -48,6 +48,12 @@ def write_record(
     return signing.sign("record", payload, node.key, chain=node.identity.chain, tail=request)
 
 
+def time_of(record: LogRecord) -> str:
+    """The time that a record's node gave it, to the second, of a record that was judged and found sound."""
+    payload = jsontext.parse(signing.decode_segment(record.raw.split(b".", 2)[1]))
+    return format_time(whole_seconds(parse_time(payload["at"])))
+
+
 def apply(state: State, record: LogRecord) -> Outcome:
     """The same record after the same history gives the same outcome on every node."""
     try:

@@ -61,6 +61,10 @@ class State(Protocol):
         ...
 
 
+#: Spaces of which an archive keeps every write: what discovery, its rules of access and its history can need (T37).
+ARCHIVED = frozenset({"principal", "certificate", "topic", "access", "member", "settling", "grant"})
+
+
 @dataclass(frozen=True, slots=True)
 class Write:
     """One fact to set, or to remove when `value` is None."""
@@ -238,6 +242,11 @@ def digest_of(facts: Iterator[tuple[str, str, Fact]]) -> str:
 def next_head(head: str, raw: bytes) -> str:
     """The rolling hash: the log up to and with a record, from the log before it."""
     return hashlib.sha256(bytes.fromhex(head) + hashlib.sha256(raw).digest()).hexdigest()
+
+
+def effects_of(outcome: Outcome) -> str:
+    """The writes of a record that archives keep, as one JSON text: the same wherever the record was applied."""
+    return jsontext.canonical([[one.space, one.key, one.value] for one in outcome.writes if one.space in ARCHIVED]).decode()
 
 
 #: The rolling hash of an empty log.

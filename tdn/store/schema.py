@@ -141,6 +141,12 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX sealed_for_topic ON sealed_for (topic);
     """,
+    # What an archive takes beside the bytes (T37). Records that were applied before have none, and cannot be exported.
+    """
+    ALTER TABLE records ADD COLUMN at TEXT;        -- when it was judged: see `View`; never earlier than the record before
+    ALTER TABLE records ADD COLUMN effects TEXT;   -- JSON: [space, key, value or null] of each write that archives keep
+    CREATE INDEX records_refused ON records (at) WHERE status = 'refused';    -- for an operator's audit
+    """,
 )
 
 

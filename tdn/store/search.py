@@ -53,6 +53,23 @@ class FoundTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A change that the log refused: whose, what it asked, and why it was refused."""
+
+    seq: int
+    at: str
+    principal: str
+    kind: str
+    uuid: str | None
+    grant: str | None
+    because: str
+
+
+#: Refusals read in one transaction.
+_REFUSALS_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     topics: tuple[FoundTopic, ...]
     #: Where the next page starts, when there is one.
@@ -107,6 +124,20 @@ class Reader(StoredFacts):
         """The bytes of a record, as long as this store keeps it."""
         row = self._db.execute("SELECT raw FROM records WHERE seq = ?", (seq,)).fetchone()
         return bytes(row[0]) if row else None
+
+    def refusals(self, since: datetime | None = None) -> Iterator[Refusal]:
+        """Changes that the log refused, in time order. Read in portions: whoever writes meanwhile is not held up."""
+        place = (_text_up(since) if since is not None else "", 0)
+        page = (
+            "SELECT seq, at, kind, outcome, raw FROM records INDEXED BY records_refused"
+            " WHERE status = 'refused' AND at >= ? AND (at, seq) > (?, ?) ORDER BY at, seq LIMIT ?"
+        )
+        while rows := self._db.execute(page, (place[0], *place, _REFUSALS_AT_ONCE)).fetchall():
+            for seq, at, kind, outcome, raw in rows:
+                told, body = json.loads(outcome), request_body_in(raw)
+                principal = str(told["request"]).partition("/")[0]
+                yield Refusal(seq, at, principal, kind, body.get("uuid"), body.get("grant"), str(told["error"]["message"]))
+            place = (rows[-1][1], rows[-1][0])
 
     def open_all(self) -> None:
         """Make ready for a process that can open nothing more and is interrupted by an alarm: files are opened by a first read, what SQLite

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from tdn.errors import LogDiverged
 from tdn.protocol import jsontext
-from tdn.rules.apply import apply
-from tdn.rules.state import LogRecord, Outcome, Write, digest_of, next_head
+from tdn.protocol.times import format_time, parse_time
+from tdn.rules.apply import apply, time_of
+from tdn.rules.state import LogRecord, Outcome, Write, digest_of, effects_of, next_head
 from tdn.store import schema, topics
 from tdn.store.facts import StoredFacts
 from tdn.store.topics import EVERYTHING, Stores
+from tdn.trust.replay import CLOCK_SKEW
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class View(StoredFacts):
         schema.migrate(self._db)
         topics.bring_up_to_date(self._db, stores)
         self.position = self._read_position()
+        row = self._db.execute("SELECT at FROM records WHERE seq = ?", (self.position.seq,)).fetchone()
+        self._moment: str | None = row[0] if row else None
 
     def apply_all(self, records: Sequence[tuple[int, bytes]], *, durable: bool = True) -> list[tuple[LogRecord, Outcome]]:
         """Apply (offset, bytes) pairs in order and commit once. On any failure nothing of it happened.
@@ -58,7 +62,7 @@ class View(StoredFacts):
             self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._durable = durable
         decided: list[tuple[LogRecord, Outcome]] = []
-        position = self.position
+        position, moment = self.position, self._moment
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for offset, raw in records:
@@ -68,7 +72,8 @@ class View(StoredFacts):
                     )
                 record = LogRecord(position.seq + 1, next_head(position.head, raw), raw)
                 outcome = apply(self, record)
-                self._write(record, offset, outcome)
+                moment = self._judged(record, outcome, moment)
+                self._write(record, offset, outcome, moment)
                 position = Position(record.seq, offset, record.head)
                 decided.append((record, outcome))
             self._db.execute("UPDATE position SET seq = ?, offset = ?, head = ?", (position.seq, position.offset, position.head))
@@ -80,7 +85,7 @@ class View(StoredFacts):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-        self.position = position
+        self.position, self._moment = position, moment
         return decided
 
     def record_at(self, offset: int) -> bytes | None:
@@ -96,9 +101,21 @@ class View(StoredFacts):
     def _read_position(self) -> Position:
         return Position(*self._db.execute("SELECT seq, offset, head FROM position").fetchone())
 
-    def _write(self, record: LogRecord, offset: int, outcome: Outcome) -> None:
+    def _judged(self, record: LogRecord, outcome: Outcome, before: str | None) -> str | None:
+        """When a record was judged, for those who ask about the past: the time that its node gave it, not before log time, nor further
+        ahead of it than clocks may be apart, nor earlier than the record before. None until the log has begun."""
+        network = next((one.value for one in outcome.writes if one.space == "network"), None) or self.get("network", "network")
+        if network is None:
+            return before
+        log_time = str(network["time"])
+        if outcome.status == "void":
+            return max(log_time, before or "")
+        latest = format_time(parse_time(log_time) + CLOCK_SKEW)
+        return max(log_time, min(time_of(record), latest), before or "")
+
+    def _write(self, record: LogRecord, offset: int, outcome: Outcome, moment: str | None) -> None:
         self._db.execute(
-            "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 record.seq,
                 offset,
@@ -107,6 +124,8 @@ class View(StoredFacts):
                 jsontext.canonical(outcome.as_fact()).decode(),
                 record.head,
                 record.raw,
+                moment,
+                effects_of(outcome),
             ),
         )
         for write in outcome.writes:

@@ -52,6 +52,8 @@ NO_ENTRY = (pika.exceptions.AMQPError, ssl.SSLError, OSError)
 
 #: What the audit log must have in the end: the attack, and action and resource as the guard was asked.
 _ASKED: list[tuple[str, str, str]] = []
+#: And the records of forged grants.
+_REFUSED: list[int] = []
 
 
 def perform(target: Target, oracle: Oracle, name: str, attack: Attack, party: Party | None = None) -> attacks.Answer:
@@ -506,6 +508,7 @@ def test_forged_grant(scene: Scene, oracle: Oracle, name: str) -> None:
     assert refusal(scene.mallory, give(scene.mallory, token)) is not None
     attempts = wait_for(lambda: scene.ours.live.records("n1", "kind = 'give' AND seq > ?", before), "the attempt in the log")
     assert [(record["status"], bool(record["error"]["message"])) for record in attempts] == [("refused", True)]
+    _REFUSED.append(attempts[0]["seq"])
     require_shut(scene.ours.target, oracle)
 
 
@@ -897,6 +900,8 @@ def test_every_attempt_is_in_the_audit_log(ours: Ours) -> None:
     def missing() -> set[tuple[str, str, str]]:
         rows = ours.audit("--denied")
         assert all(row["because"] for row in rows)
+        # Forged grants never came to the guard: the log refused them.
+        assert set(_REFUSED) <= {row["record"] for row in rows if row["action"] == "give" and row["guard"] is None}
         return wanted - {(row["login"], row["action"], row["resource"][:299]) for row in rows}
 
     with contextlib.suppress(AssertionError):

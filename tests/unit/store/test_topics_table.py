@@ -287,8 +287,8 @@ def test_migration_from_version_1(population: Population, view: View, tmp_path: 
     with closing(sqlite3.connect(old)) as db:
         db.executescript(f"BEGIN; {schema.MIGRATIONS[0]} PRAGMA user_version = 1; COMMIT;")
         db.execute("ATTACH ? AS new", (str(view.path),))
-        for table in ("records", "facts"):
-            db.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
+        for table, columns in (("records", "seq, offset, kind, status, outcome, head, raw"), ("facts", "space, key, value")):
+            db.execute(f"INSERT INTO main.{table} SELECT {columns} FROM new.{table}")
         db.execute("UPDATE main.position SET (seq, offset, head) = (SELECT seq, offset, head FROM new.position)")
         db.execute(
             "INSERT INTO main.topics SELECT uuid, 1, created, expires, owner, seq, id, 'signed bytes', 'folded text' FROM new.topics"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from store_index import check_sound, owners
 from tdn.errors import LogDiverged, UnknownRules
 from tdn.protocol.access import Asker
 from tdn.protocol.times import parse_time
-from tdn.rules.state import EMPTY_HEAD, Outcome
+from tdn.rules.state import ARCHIVED, EMPTY_HEAD, Outcome
 from tdn.store import schema
 from tdn.store.search import Reader
 from tdn.store.view import View
@@ -126,6 +127,31 @@ def _compare_topics(path: Path, memory: Log) -> None:
 
 def _seconds(fact: Mapping[str, Any]) -> int:
     return int((parse_time(fact["expires"]) - parse_time(fact["created"])).total_seconds())
+
+
+def test_what_an_archive_takes_and_what_an_operator_asks(view: View) -> None:
+    """T37: every record has the moment at which it was judged, never before the one before it, and the writes that archives keep; the
+    refused ones can be asked for."""
+    outcomes = [outcome for _, outcome in view.apply_all(offsets([*OPENING, *RECORDS]))]
+    with closing(sqlite3.connect(view.path)) as db:
+        rows = db.execute("SELECT at, effects FROM records ORDER BY seq").fetchall()
+    moments = [moment for moment, _ in rows]
+    assert moments == sorted(moments)
+    assert max(moments) >= "2027"
+    for (_, effects), outcome in zip(rows, outcomes, strict=True):
+        kept = [[one.space, one.key, one.value] for one in outcome.writes if one.space in ARCHIVED]
+        assert json.loads(effects) == kept
+    assert {space for _, effects in rows for space, *_ in json.loads(effects)} >= {"topic", "principal", "certificate"}
+    with closing(Reader(view.path)) as reader:
+        refused = list(reader.refusals())
+        since = parse_time(refused[3].at)
+        assert [one for one in refused if parse_time(one.at) >= since] == list(reader.refusals(since))
+    found = [(number, outcome) for number, outcome in enumerate(outcomes, start=1) if outcome.status == "refused"]
+    assert [(one.seq, one.kind, one.because) for one in refused] == [
+        (number, outcome.kind, (outcome.error or {})["message"]) for number, outcome in found
+    ]
+    assert {one.principal for one in refused} >= {"entity:alice", "entity:bob"}
+    assert all(one.uuid for one in refused if one.kind == "withdraw")
 
 
 def test_replay_from_nothing(tmp_path: Path) -> None:
