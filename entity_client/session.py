@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 _QUESTION_LIFE = timedelta(seconds=60)
 #: How long one attempt waits before the same message is sent again.
 _ATTEMPT_SECONDS = 3.0
+#: The same for a change that a node answers only when the guards have ended something: longer than a node waits for a guard that is gone. A message
+#: that is sent again meanwhile may be the broker's occasion to ask that very guard, and to close the channel on which the answer would come.
+_ENDING_SECONDS = 12.0
 #: After a broker has come back, its guard lets entities in again once it has caught up with the log. Who was in before waits so long.
 _READMISSION_SECONDS = 8.0
 
@@ -150,6 +153,7 @@ class Session:
         To one node where it is named, sealed to it: only that node can decide it then.
         """
         deadline = _now() + timeout
+        attempt = _ENDING_SECONDS if kind in envelope.ENDS_RIGHTS else _ATTEMPT_SECONDS
         raw: bytes | None = None
         sent = False
         while True:
@@ -166,7 +170,7 @@ class Session:
                 async with self._expecting(message_id) as replies:
                     await self._post(raw, message_id, node)
                     sent = True
-                    async with asyncio.timeout(min(_ATTEMPT_SECONDS, max(0.05, deadline - _now()))):
+                    async with asyncio.timeout(min(attempt, max(0.05, deadline - _now()))):
                         reply = await self._next(replies, message_id)
                 if reply.kind == "error":
                     raise from_object(reply.body)

@@ -59,8 +59,6 @@ _FLUSH_SECONDS = 0.1
 #: How often it is tried to say what was ended for a record, and of how many that were missed.
 _TELL_TRIES = 20
 _TOLD_LATE = 1000
-#: Kinds of records whose node waits until every guard is done with them.
-AWAITED = frozenset({"retract", "revoke", "accept", "unsubscribe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +338,7 @@ class Guard:
             if outcome.status != "accepted":
                 continue
             touched, logins = feeds.losses(outcome.writes), [(login, CUT_OFF) for login in outcome.cut]
-            if not (touched or logins or outcome.kind in AWAITED):
+            if not (touched or logins or outcome.kind in envelope.ENDS_RIGHTS):
                 continue
             if self._following:
                 self._settle(touched, logins, record.seq)

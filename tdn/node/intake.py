@@ -56,8 +56,6 @@ _DISCOVERIES_AT_ONCE = 32
 
 #: How long the guards are waited for before a revocation is answered with their names. Longer than one takes to be fenced.
 _GUARDS_SECONDS = 8.0
-#: Changes by which somebody loses a right, and whose sender is told what was ended.
-ENDS_RIGHTS = frozenset({"retract", "revoke", "accept", "unsubscribe"})
 
 Work = Callable[[Delivery], Coroutine[Any, Any, None]]
 
@@ -214,7 +212,7 @@ class Intake:
         seq = int(str(receipt["seq"]))
         await self._traffic.after(request, seq)
         body = {"queue": receipt["queue"]} if "queue" in receipt else {}
-        if request.kind in ENDS_RIGHTS:
+        if request.kind in envelope.ENDS_RIGHTS:
             body["revocation"] = (await self._revocation(request, seq, began)).decode()
         token = statements.sign("receipt", receipt, self._post.credentials, self._post.clock())
         self._send(request, delivery, "decided", body, token)

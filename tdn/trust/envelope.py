@@ -125,6 +125,9 @@ def _check_body(kind: str, body: Mapping[str, Any]) -> None:
     schemas.check(kind, body)
 
 
+#: Changes by which somebody may lose a right. A node answers them when every guard has ended it, or is known to allow nothing.
+ENDS_RIGHTS = frozenset({"retract", "revoke", "accept", "unsubscribe"})
+
 #: Every kind that travels in an envelope. The signed statements (advertisement, receipt, status, notification, revocation), grants, messages and records do not.
 BODY_KINDS = frozenset(
     {

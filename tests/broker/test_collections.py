@@ -543,7 +543,7 @@ async def test_ended_members_and_ended_collections(live: LiveNetwork, connect: C
     client = await connect(live)
     gathered = await collection(client, Gathering(limits=Limits(breadth=2, topics=2), child_collections=True))
     first, second, third = await topics(client, 3)
-    brief = await client.create(path("brief"), lifetime=timedelta(seconds=2))
+    brief = await client.create(path("brief"), lifetime=timedelta(seconds=6))
     part = await collection(client, members=[first])
     await client.collections.add(gathered.uuid, brief.uuid)
     await client.collections.add(gathered.uuid, part.uuid)

@@ -320,7 +320,7 @@ async def test_a_child_never_outlives_its_ancestors(live: LiveNetwork, connect: 
 async def test_a_subtree_expires_with_its_root(live: LiveNetwork, connect: Connect) -> None:
     """T26: at its moment, for everybody and at every node; the log follows."""
     client, other = await connect(live), await connect(live)
-    root = await client.create(path("short"), hosting=OPEN, lifetime=timedelta(seconds=3))
+    root = await client.create(path("short"), hosting=OPEN, lifetime=timedelta(seconds=6))
     topic = await child(other, root, hosting=OPEN)
     below = await child(client, topic)
     tell(client, other)

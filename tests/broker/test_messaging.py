@@ -452,7 +452,7 @@ async def test_what_ends_leaves_the_tree(live: LiveNetwork, connect: Connect) ->
     owner, friend = await meet(live, connect, 2)
     root = await topic(owner, hosting=OPEN)
     withdrawn = await topic(owner, parent=root)
-    brief = await topic(owner, parent=root, lifetime=timedelta(seconds=3))
+    brief = await topic(owner, parent=root, lifetime=timedelta(seconds=8))
     await owner.grants.give(SUBSCRIBE, root, named(friend), tree=True)
     tell(owner, friend)
     async with reading(friend, root, children=True) as reader:

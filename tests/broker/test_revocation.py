@@ -300,7 +300,7 @@ async def test_a_grant_runs_out(live: LiveNetwork, connect: Connect) -> None:
     owner, friend, other = await meet(live, connect, 3)
     uuid = await topic(owner)
     await grant(owner, PUBLISH, uuid, other)
-    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3)
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=8)
     for right in (PUBLISH, SUBSCRIBE):
         await owner.grants.give(right, uuid, named(friend), lifetime=ends - datetime.now(UTC).replace(microsecond=0))
     tell(owner, friend)
@@ -321,7 +321,7 @@ async def test_a_grant_runs_out(live: LiveNetwork, connect: Connect) -> None:
 async def test_a_topic_ends(live: LiveNetwork, connect: Connect) -> None:
     """T21: withdrawn or run out, with everybody's rights to it, its owner's too."""
     owner, friend = await meet(live, connect, 2)
-    withdrawn, brief = await topic(owner), await topic(owner, lifetime=timedelta(seconds=3))
+    withdrawn, brief = await topic(owner), await topic(owner, lifetime=timedelta(seconds=10))
     for uuid in (withdrawn, brief):
         for right in (PUBLISH, SUBSCRIBE):
             await grant(owner, right, uuid, friend)
@@ -416,7 +416,7 @@ async def test_a_certificate_runs_out(live: LiveNetwork, connect: Connect) -> No
     """T21: the broker looks at a certificate once; the guard ends connections whose certificate has ended, publishers' and readers'."""
     owner, other = await meet(live, connect, 2)
     uuid = await topic(owner)
-    writes, reads = await meet(live, connect, 2, lifetime=timedelta(seconds=4))
+    writes, reads = await meet(live, connect, 2, lifetime=timedelta(seconds=10))
     for client, right in ((writes, PUBLISH), (reads, SUBSCRIBE)):
         await grant(owner, right, uuid, client)
     await grant(owner, PUBLISH, uuid, other)

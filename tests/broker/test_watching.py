@@ -138,7 +138,7 @@ async def test_a_hierarchy_as_it_happens(live: LiveNetwork, connect: Connect, fo
     follower = await follow(watcher, root)
     assert follower.watching.version == 0
     grandchild = await child(owner, before)
-    brief = await child(other, root, lifetime=timedelta(seconds=2), hosting=OPEN)
+    brief = await child(other, root, lifetime=timedelta(seconds=6), hosting=OPEN)
     await child(owner, brief)
     heard = [(1, "added", grandchild), (2, "added", brief)]
     assert (await follower.heard(3))[:2] == heard
@@ -166,7 +166,7 @@ async def test_a_collection_as_it_happens(live: LiveNetwork, connect: Connect, f
     owner, watcher = await connect(live), await connect(live)
     first, second, part = await collection(owner), await collection(owner), await collection(owner)
     one, two = await topic(owner), await topic(owner)
-    brief = await topic(owner, lifetime=timedelta(seconds=2))
+    brief = await topic(owner, lifetime=timedelta(seconds=8))
     tell(owner, watcher)
     at_first, at_second = await follow(watcher, first), await follow(watcher, second)
     manage = owner.collections
@@ -405,7 +405,7 @@ async def test_a_version_that_is_not_there_yet(live: LiveNetwork, connect: Conne
 async def test_the_end_of_what_one_follows(live: LiveNetwork, connect: Connect, follow: Follow, entity: Path, way: str) -> None:
     """T29, T35: that it ended is the last that is told, to those who were away as well; then nothing, and nobody can begin to follow it."""
     owner, watcher, away = await connect(live), await connect(live), await connect(live, entity)
-    lifetime = timedelta(seconds=2) if way == "expired" else timedelta(days=1)
+    lifetime = timedelta(seconds=8) if way == "expired" else timedelta(days=1)
     root, gathered = await topic(owner, hosting=OPEN, lifetime=lifetime), await collection(owner, lifetime=lifetime)
     member = await topic(owner)
     tell(owner, watcher, away)

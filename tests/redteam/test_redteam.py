@@ -64,7 +64,9 @@ def perform(target: Target, oracle: Oracle, name: str, attack: Attack, party: Pa
         oracle.whisper()
         answer = attempt(lambda: attack.act(attacker, filled))
         oracle.whisper()
-        attacker.listen(LISTEN_SECONDS)
+        # Whoever is cut off hears nothing either.
+        with contextlib.suppress(pika.exceptions.ConnectionClosed):
+            attacker.listen(LISTEN_SECONDS)
         assert oracle.judge(attacker.heard) == [], name
     finally:
         attacker.close()

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, Log, payload_of
+from little_network import DAY, HOUR, MINUTE, LittleNetwork, Log, payload_of
 from pki import T0
 
 from tdn.guard.enforcing import Enforcer

@@ -489,7 +489,7 @@ def test_passed_on_by_a_reader() -> None:
 @pytest.mark.parametrize("inside", [b"", b"Hello", b"~", b"." * 1000, write(b"x", readers=[BOB])[0]], ids=range(5))
 def test_nothing_but_the_signed_form_is_inside(inside: bytes) -> None:
     # Random bytes may hold two dots.
-    with pytest.raises(MalformedMessage, match="not a signed message|not base64url"):
+    with pytest.raises(MalformedMessage, match=r"not a signed message|not base64url"):
         read((encrypt(inside, BOB), ENCRYPTED))
 
 
