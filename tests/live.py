@@ -151,7 +151,12 @@ class Ran:
 
 
 def run(
-    command: str, *words: str | Path, stdin: str | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
+    command: str,
+    *words: str | Path,
+    stdin: str | None = None,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    seconds: float = 100,
 ) -> Ran:
     """Run an installed command to its end."""
     # Without these two of the caller's: a test says itself where its home is.
@@ -163,7 +168,7 @@ def run(
         text=True,
         env={**inherited, **(env or {})},
         cwd=cwd,
-        timeout=100,
+        timeout=seconds,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

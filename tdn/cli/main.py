@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tdn.cli import audit, output
+from tdn.cli import archive, audit, output
 from tdn.cli.demo import run_demo
 from tdn.cli.output import add_globals, add_json, emit, note, table
 from tdn.cli.serve import serve_guard, serve_node
@@ -77,12 +77,14 @@ def build_parser() -> argparse.ArgumentParser:
     install.add_argument("--role", type=Role, default=Role.ENTITY, choices=list(Role), help="default: entity")
     install.set_defaults(perform=_install)
 
-    audit_log = commands.add_parser("audit", help="what the guards allowed and denied, and why")
+    audit_log = commands.add_parser("audit", help="what the guards allowed and denied, what the log refused, and why")
     audit.add_arguments(audit_log)
     audit_log.set_defaults(perform=audit.perform)
 
+    archived = archive.add_parsers(commands)
+
     verify = commands.add_parser(
-        "verify", help="check an advertisement, grant, receipt, revocation, notification or status, offline"
+        "verify", help="check an advertisement, grant, receipt, revocation, notification, status or manifest entry, offline"
     )
     verify.add_argument("file", metavar="FILE|-", help="the signed bytes, or one of our JSON lines")
     verify.add_argument("--trust", type=Path, metavar="PEM", help="trusted roots (default: those of the home)")
@@ -91,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="a guided tour on a private network of its own, cleaned up afterwards")
     demo.set_defaults(perform=lambda arguments: run_demo(as_json=arguments.json))
 
-    for command in (up, down, status, issue, revoke, rotate, request, install, audit_log, verify, demo):
+    for command in (up, down, status, issue, revoke, rotate, request, install, audit_log, *archived, verify, demo):
         add_json(command)
     return parser
 
@@ -278,9 +280,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         text = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
     except OSError as error:
         raise UsageError(f"{arguments.file} cannot be read: {error.strerror}") from error
-    if arguments.trust is None and not _home(arguments).exists:
-        raise UsageError(f"there is no network in {_home(arguments)}; name the trusted roots with --trust PEM")
-    roots = credentials.load_roots(arguments.trust or _home(arguments).settings().roots)
+    roots = archive.trusted(arguments)
     verdicts = judge(find_statements(text), roots)
     for verdict in verdicts:
         if arguments.json:

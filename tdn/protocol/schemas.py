@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,10 @@ from tdn.errors import MalformedMessage
 VERSION = 1
 
 
-def contract_folder() -> Path:
-    """`schemas/` of the source tree, or the copy inside an installed wheel."""
-    package = Path(tdn.__file__).parent
-    packaged = package / "_schemas"
-    return packaged if packaged.is_dir() else package.parent / "schemas"
+def contract_folder() -> Traversable:
+    """`schemas/` of the source tree, or the copy inside an installed wheel, or inside a zip that Spark sent."""
+    packaged = resources.files(tdn) / "_schemas"
+    return packaged if packaged.is_dir() else Path(tdn.__file__).parent.parent / "schemas"
 
 
 @cache

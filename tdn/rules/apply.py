@@ -15,7 +15,7 @@ from tdn.protocol import jsontext, schemas
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.rules import clock, collections, feeds, grants, hierarchy, principals, topics, watches
-from tdn.rules.state import MOST_WORK, Draft, LogRecord, Occasion, Outcome, State, Write
+from tdn.rules.state import MOST_WORK, Draft, Fact, LogRecord, Occasion, Outcome, State, Write
 from tdn.trust import envelope, signing
 from tdn.trust.certificates import Identity, decode_chain, roots_from_ders
 from tdn.trust.credentials import Credentials
@@ -48,10 +48,17 @@ def write_record(
     return signing.sign("record", payload, node.key, chain=node.identity.chain, tail=request)
 
 
-def time_of(record: LogRecord) -> str:
-    """The time that a record's node gave it, to the second, of a record that was judged and found sound."""
+def judged_at(record: LogRecord, outcome: Outcome, network: Fact | None, before: str | None) -> str | None:
+    """When a record was judged, for those who ask about the past: the time that its node gave it, not before log time, nor further ahead of
+    it than clocks may be apart, nor earlier than the record before. None until the log has begun. `network` is the fact after the record."""
+    if network is None:
+        return before
+    log_time = str(network["time"])
+    if outcome.status == "void":
+        return max(log_time, before or "")
     payload = jsontext.parse(signing.decode_segment(record.raw.split(b".", 2)[1]))
-    return format_time(whole_seconds(parse_time(payload["at"])))
+    given = format_time(whole_seconds(parse_time(payload["at"])))
+    return max(log_time, min(given, format_time(parse_time(log_time) + CLOCK_SKEW)), before or "")
 
 
 def apply(state: State, record: LogRecord) -> Outcome:

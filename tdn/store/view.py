@@ -14,13 +14,11 @@ from pathlib import Path
 
 from tdn.errors import LogDiverged
 from tdn.protocol import jsontext
-from tdn.protocol.times import format_time, parse_time
-from tdn.rules.apply import apply, time_of
+from tdn.rules.apply import apply, judged_at
 from tdn.rules.state import LogRecord, Outcome, Write, digest_of, effects_of, next_head
 from tdn.store import schema, topics
 from tdn.store.facts import StoredFacts
 from tdn.store.topics import EVERYTHING, Stores
-from tdn.trust.replay import CLOCK_SKEW
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,8 @@ class View(StoredFacts):
                     )
                 record = LogRecord(position.seq + 1, next_head(position.head, raw), raw)
                 outcome = apply(self, record)
-                moment = self._judged(record, outcome, moment)
+                written = next((one.value for one in outcome.writes if one.space == "network"), None)
+                moment = judged_at(record, outcome, written or self.get("network", "network"), moment)
                 self._write(record, offset, outcome, moment)
                 position = Position(record.seq, offset, record.head)
                 decided.append((record, outcome))
@@ -100,18 +99,6 @@ class View(StoredFacts):
 
     def _read_position(self) -> Position:
         return Position(*self._db.execute("SELECT seq, offset, head FROM position").fetchone())
-
-    def _judged(self, record: LogRecord, outcome: Outcome, before: str | None) -> str | None:
-        """When a record was judged, for those who ask about the past: the time that its node gave it, not before log time, nor further
-        ahead of it than clocks may be apart, nor earlier than the record before. None until the log has begun."""
-        network = next((one.value for one in outcome.writes if one.space == "network"), None) or self.get("network", "network")
-        if network is None:
-            return before
-        log_time = str(network["time"])
-        if outcome.status == "void":
-            return max(log_time, before or "")
-        latest = format_time(parse_time(log_time) + CLOCK_SKEW)
-        return max(log_time, min(time_of(record), latest), before or "")
 
     def _write(self, record: LogRecord, offset: int, outcome: Outcome, moment: str | None) -> None:
         self._db.execute(

@@ -1,4 +1,5 @@
-"""Signed statements that must prove themselves later, to anyone, offline: advertisements, receipts, statuses, notifications and revocations.
+"""Signed statements that must prove themselves later, to anyone, offline: advertisements, receipts, statuses, notifications,
+revocations and entries of archives.
 
 Each carries its signer's chain in its header. A reader brings trusted roots (or the log's state, inside `apply`) and gets a value whose
 type says that it was verified. The signer must be a node, valid at the moment the statement names.
@@ -25,7 +26,7 @@ from tdn.trust.openings import Opening
 #: Finds who signed, valid at a moment. Raises TrustError when nobody trustworthy is there.
 IdentifyAt = Callable[[signing.Header, datetime], Identity]
 
-KINDS = frozenset({"advertisement", "receipt", "status", "notification", "revocation"})
+KINDS = frozenset({"advertisement", "receipt", "status", "notification", "revocation", "archive"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,12 @@ def _describe(statement: Statement) -> Verdict:
             certificate,
         )
         unchecked = ("the log itself; a node that has it compares", "what came later", _REVOCATION)
+    elif statement.kind == "archive":
+        proves = (
+            f"node {node} says that records {payload['first']} to {payload['last']} of the log of network {payload['network'][:12]}… are in file {payload['file']}, with SHA-256 {payload['sha256']}",
+            certificate,
+        )
+        unchecked = ("the file itself; `tdn archive verify` does", _REVOCATION)
     elif statement.kind == "revocation":
         proves = (
             f"node {node} says: {_ended(payload)}",

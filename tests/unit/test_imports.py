@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 #: `replica` (the log followed into a store, shared by node and guard) stands between bus and node; `local` and `tdn.cli` use
 #: entity_client, because the operator sends its statements as any client does; entity_client's own CLI prints with tdn.cli.output;
 #: local and cli reach down to everything, as the edge does (local reads a node's policy from its file); `sample` makes signed records of its own network, and nothing below cli uses it;
-#: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node and entity_client.
+#: `archive` reads stores, and spark reads archives; spark's cluster is started and found like the network's own processes;
+#: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node, entity_client and spark.
 MAY_USE: dict[str, set[str]] = {
     "tdn.errors": set(),
     "tdn.protocol": {"tdn.errors"},
@@ -32,12 +33,18 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.guard": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.replica"},
     "entity_client": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "tdn.confined"},
     "entity_client.cli": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "entity_client", "tdn.cli.output"},
+    "tdn.archive": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store"},
+    "spark": {
+        *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.confined", "tdn.archive"),
+    },
+    "spark.cluster": {"tdn.errors", "tdn.local"},
+    "spark.cli": {"tdn.errors", "tdn.protocol", "tdn.queries", "tdn.local", "tdn.cli", "tdn.cli.output", "spark", "spark.cluster"},
     "tdn.local": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"},
-    "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules"},
+    "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.archive"},
     "tdn.cli.output": {"tdn.errors", "tdn.protocol"},
     "tdn.cli": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.store", "tdn.bus", "tdn.replica"),
-        *("tdn.node", "tdn.guard", "tdn.local", "tdn.sample", "entity_client", "tdn.cli.output"),
+        *("tdn.node", "tdn.guard", "tdn.archive", "tdn.local", "tdn.sample", "entity_client", "tdn.cli.output"),
     },
 }
 
@@ -78,7 +85,7 @@ ENGINES = {"elementpath", "lxml", "re2", "sqlglot", "saxonche"}
 def modules() -> list[tuple[str, Path]]:
     return [
         (".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path)
-        for package in ("tdn", "entity_client")
+        for package in ("tdn", "entity_client", "spark")
         for path in sorted((ROOT / package).rglob("*.py"))
     ]
 
@@ -108,7 +115,7 @@ def test_imports_point_one_way(module: str, path: Path) -> None:
     if own is None:
         assert module == "tdn", f"{module} is in no part of the map; add it to MAY_USE"
         return
-    used = {part_of(name) for name in imports(path) if name.split(".")[0] in ("tdn", "entity_client")} - {None, own}
+    used = {part_of(name) for name in imports(path) if name.split(".")[0] in ("tdn", "entity_client", "spark")} - {None, own}
     assert used <= MAY_USE[own], f"{module} uses {sorted(str(part) for part in used - MAY_USE[own])}"
 
 

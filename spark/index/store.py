@@ -1,0 +1,159 @@
+"""An index on disk: tables made of batches, and a commit for each batch. What has no commit is not there.
+
+    commits/FIRST-LAST.json            a batch that is whole: which records, how many rows of each table
+    tables/TABLE/batch=FIRST-LAST/…    its rows, as Parquet
+    staging/                           of a batch that is being made
+
+A batch is written beside the others, moved into place, and then committed. Killed anywhere, the next run removes what has no commit and does the same
+records again: each is in the index once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from spark.places import Place
+from spark.tables import TABLES
+from tdn.archive.manifest import Entry
+from tdn.errors import Absent, Refused, TrustError, UsageError
+from tdn.trust.certificates import TrustRoots
+
+FORMAT = 1
+_COMMIT = re.compile(r"[0-9]{20}-[0-9]{20}\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One batch."""
+
+    format: int
+    network: str
+    #: Which trust roots it was verified against, by a digest over them.
+    roots: str
+    first: int
+    last: int
+    #: Rolling hash of the log up to and with the last record.
+    head: str
+    #: When the last record was judged.
+    until: str
+    rows: Mapping[str, int]
+
+    @property
+    def batch(self) -> str:
+        return batch_name(self.first, self.last)
+
+
+def batch_name(first: int, last: int) -> str:
+    return f"{first:020}-{last:020}"
+
+
+def digest_of_roots(roots: TrustRoots) -> str:
+    return hashlib.sha256(b"".join(sorted(hashlib.sha256(der).digest() for der in roots.ders))).hexdigest()
+
+
+class Index:
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def commits(self) -> list[Commit]:
+        """What is in it, in order; none of a folder that holds no index."""
+        found = [self._read(name) for name in self.place.list("commits") if _COMMIT.fullmatch(name)]
+        for before, after in itertools.pairwise(found):
+            if after.first != before.last + 1 or after.network != before.network:
+                raise TrustError(f"the index in {self.place} has a hole after record {before.last}; make it anew")
+        return found
+
+    def require(self, roots: TrustRoots) -> list[Commit]:
+        """The commits of an index that was verified against these roots."""
+        commits = self.commits()
+        if not commits:
+            raise Absent(f"there is no index in {self.place}; `tdn-spark index --archive DIR --index {self.place}` makes one")
+        self.require_roots(commits, roots)
+        return commits
+
+    def require_roots(self, commits: Iterable[Commit], roots: TrustRoots) -> None:
+        if any(commit.roots != digest_of_roots(roots) for commit in commits):
+            raise TrustError(f"the index in {self.place} was verified against other trust roots than these; index the archive anew")
+
+    def _read(self, name: str) -> Commit:
+        try:
+            said: dict[str, Any] = json.loads(self.place.read("commits", name))
+            if said["format"] != FORMAT:
+                raise UsageError(f"the index in {self.place} is of format {said['format']}; this build reads {FORMAT}")
+            commit = Commit(**said)
+        except (ValueError, TypeError, KeyError) as error:
+            raise TrustError(f"{self.place}: commits/{name} cannot be read; make the index anew") from error
+        if name != f"{commit.batch}.json":
+            raise TrustError(f"{self.place}: commits/{name} is about another batch")
+        return commit
+
+    def paths(self, table: str, commits: Iterable[Commit]) -> list[str]:
+        """The folders of a table's rows, as Spark and DuckDB call them."""
+        return [self.place.name("tables", table, f"batch={commit.batch}") for commit in commits if commit.rows.get(table)]
+
+    # --- writing ---
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else writes it meanwhile, on this machine. Elsewhere that is up to whoever starts the job."""
+        self.place.make()
+        folder = self.place.local
+        if folder is None:
+            yield
+            return
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Refused(f"another process is writing the index in {self.place}; wait until it is done") from error
+            yield
+        finally:
+            os.close(descriptor)
+
+    def tidy(self, commits: Iterable[Commit]) -> None:
+        """Remove what has no commit."""
+        self.place.remove("staging")
+        kept = {f"batch={commit.batch}" for commit in commits}
+        for table in self.place.list("tables"):
+            for batch in self.place.list("tables", table):
+                if batch not in kept:
+                    self.place.remove("tables", table, batch)
+
+    def take(self, table: str, batch: str) -> int:
+        """Move a table's rows of a batch from the staging folder to their place; how many there are."""
+        files = self.place.parquet("staging", table)
+        rows: int = sum(pq.read_metadata(path, filesystem=self.place.files).num_rows for path in files)
+        if rows:
+            self.place.make("tables", table)
+            self.place.move(("staging", table), ("tables", table, f"batch={batch}"))
+        return rows
+
+    def commit(self, commit: Commit) -> None:
+        self.place.write(json.dumps(asdict(commit), indent=1).encode() + b"\n", "commits", f"{commit.batch}.json")
+        self.place.remove("staging")
+
+
+def commit_of(entries: list[Entry], roots: TrustRoots, rows: Mapping[str, int], until: str) -> Commit:
+    first, last = entries[0], entries[-1]
+    return Commit(
+        FORMAT,
+        first.network,
+        digest_of_roots(roots),
+        first.first,
+        last.last,
+        last.head,
+        until,
+        {table: rows.get(table, 0) for table in TABLES},
+    )

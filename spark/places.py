@@ -1,0 +1,107 @@
+"""Folders that may be on this machine or in an object store: small files, listings and names, by pyarrow's file systems.
+
+Tables are read and written by Spark itself, under the same names. `s3a://` is what Spark calls what pyarrow calls `s3://`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from tdn.errors import BrokerUnavailable, UsageError
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://")
+
+
+class Place:
+    """A folder: `/data/index`, `file:///data/index`, `s3a://bucket/index`, `hdfs://…`."""
+
+    def __init__(self, text: str | Path) -> None:
+        self.text = str(text)
+        try:
+            if _SCHEME.match(self.text):
+                self._files, self._root = fs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", self.text))
+            else:
+                self._files, self._root = fs.LocalFileSystem(), str(Path(self.text).absolute())
+                self.text = self._root
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(f"{self.text} cannot be used: {_first_line(error)}") from error
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def local(self) -> Path | None:
+        """The folder itself, where it is on this machine."""
+        return Path(self._root) if isinstance(self._files, fs.LocalFileSystem) else None
+
+    def name(self, *parts: str) -> str:
+        """How Spark calls something in it."""
+        return "/".join([self.text.rstrip("/"), *parts])
+
+    def exists(self, *parts: str) -> bool:
+        return bool(self._info(*parts).type != fs.FileType.NotFound)
+
+    def list(self, *parts: str) -> list[str]:
+        """Names in a folder of it; none where there is no such folder."""
+        selector = fs.FileSelector(self._path(*parts), allow_not_found=True)
+        return sorted(info.base_name for info in self._try(lambda: self._files.get_file_info(selector)))
+
+    def read(self, *parts: str) -> bytes:
+        with self._try(lambda: self._files.open_input_stream(self._path(*parts))) as stream:
+            return bytes(stream.read())
+
+    def write(self, content: bytes, *parts: str) -> None:
+        """A file, whole or not at all: where it is on this machine by a rename, in an object store by its nature."""
+        self.make(*parts[:-1])
+        fresh = self._path(*parts) if self.local is None else f"{self._path(*parts)}.unfinished"
+        with self._try(lambda: self._files.open_output_stream(fresh)) as stream:
+            stream.write(content)
+        if self.local is not None:
+            self._files.move(fresh, self._path(*parts))
+
+    def make(self, *parts: str) -> None:
+        self._try(lambda: self._files.create_dir(self._path(*parts), recursive=True))
+
+    def remove(self, *parts: str) -> None:
+        info = self._info(*parts)
+        if info.type == fs.FileType.Directory:
+            self._try(lambda: self._files.delete_dir(info.path))
+        elif info.type == fs.FileType.File:
+            self._try(lambda: self._files.delete_file(info.path))
+
+    def move(self, source: tuple[str, ...], target: tuple[str, ...]) -> None:
+        self._try(lambda: self._files.move(self._path(*source), self._path(*target)))
+
+    def parquet(self, *parts: str) -> Iterator[str]:
+        """Data files below a folder of it, by their paths in `files`."""
+        selector = fs.FileSelector(self._path(*parts), allow_not_found=True, recursive=True)
+        for info in self._try(lambda: self._files.get_file_info(selector)):
+            if info.type == fs.FileType.File and info.base_name.endswith(".parquet"):
+                yield info.path
+
+    @property
+    def files(self) -> Any:
+        return self._files
+
+    def _path(self, *parts: str) -> str:
+        return "/".join([self._root.rstrip("/"), *parts])
+
+    def _info(self, *parts: str) -> Any:
+        return self._try(lambda: self._files.get_file_info(self._path(*parts)))
+
+    def _try(self, act: Any) -> Any:
+        try:
+            return act()
+        except (pa.ArrowException, OSError) as error:
+            kind = UsageError if self.local is not None else BrokerUnavailable
+            raise kind(f"{self.text} cannot be used: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

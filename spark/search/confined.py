@@ -1,0 +1,111 @@
+"""XPath and XQuery of a job, in a process beside the task that can be interrupted and killed: a hostile one costs its own budget and no worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+from spark.search.asked import Asked
+from tdn.confined import frames
+from tdn.confined.lanes import GRACE_SECONDS
+from tdn.confined.processes import Cut, Done, Ending, Raised, Terms, Worker, Workers
+from tdn.errors import TdnError
+
+#: Time for one query over up to so many documents, of a task. A live node gives a query five seconds over all that it has.
+SECONDS = 2.0
+DOCUMENTS = 250
+#: And characters: a frame has an end, and a character may take six bytes in it.
+CHARACTERS = 500_000
+#: Memory of the process.
+MEMORY_BYTES = 1024**3
+
+OVERRUN = f"the query took longer than {SECONDS:g} s over {DOCUMENTS} documents and was stopped; make it more selective"
+MEMORY = f"the query needed more than {MEMORY_BYTES // 1024**2} MB and was stopped; make it more selective"
+DIED = "the query could not be evaluated: the process that worked on it ended; write it in another way"
+
+
+class Confined:
+    """The processes of one task, started when the first document is to be asked about. Close it, or use it as a context."""
+
+    def __init__(self, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._seconds = seconds
+        self._memory_bytes = memory_bytes
+        self._runner: asyncio.Runner | None = None
+        self._workers: Workers | None = None
+        self._staff: dict[str, Worker] = {}
+
+    def __enter__(self) -> Confined:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._runner is not None:
+            if self._workers is not None:
+                self._runner.run(self._workers.close())
+            self._runner.close()
+            self._runner = self._workers = None
+
+    def ask(self, asked: Asked, documents: Sequence[str]) -> list[int] | str:
+        """The places of the documents that a query matches; or why it was given up."""
+        matched: list[int] = []
+        for begin, portion in _portions(documents):
+            told = self._ask(asked.language, asked.text, portion)
+            if isinstance(told, str):
+                return told
+            matched += [begin + place for place in told]
+        return matched
+
+    def check(self, asked: Asked) -> str | None:
+        """What is wrong with a query that only its engine finds; None: nothing."""
+        told = self._ask(asked.language, asked.text, [], check=True)
+        return told if isinstance(told, str) else None
+
+    def _ask(self, language: str, text: str, documents: list[str], *, check: bool = False) -> list[int] | str:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        frame = frames.encode({"job": {"language": language, "query": text, "documents": documents, "check": check}})
+        ending = self._runner.run(self._run(language, frame))
+        if isinstance(ending, Done):
+            found: list[int] = ending.result["matched"]
+            return found
+        if isinstance(ending, Raised):
+            if isinstance(ending.error, TdnError):
+                return ending.error.message
+            raise ending.error
+        return {Cut.OVERRUN: OVERRUN, Cut.MEMORY: MEMORY, Cut.DIED: DIED}[ending]
+
+    async def _run(self, language: str, frame: bytes) -> Ending:
+        worker = self._staff.get(language)
+        if worker is None or not worker.alive:
+            worker = self._staff[language] = await self._hire(language)
+        done: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        worker.begin(frame, done.set_result)
+        return await done
+
+    async def _hire(self, language: str) -> Worker:
+        if self._workers is None:
+            self._workers = Workers("spark.search.xml_process:evaluator")
+        interruptible = language != "xquery"
+        terms = Terms(
+            self._seconds,
+            self._seconds + (GRACE_SECONDS if interruptible else 0.0),
+            interruptible=interruptible,
+            nice=0,
+            memory_bytes=self._memory_bytes,
+        )
+        return await self._workers.start(terms, {"language": language}, lambda worker: None)
+
+
+def _portions(documents: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    begin, portion, size = 0, list[str](), 0
+    for place, document in enumerate(documents):
+        if portion and (len(portion) == DOCUMENTS or size + len(document) > CHARACTERS):
+            yield begin, portion
+            begin, portion, size = place, [], 0
+        portion.append(document)
+        size += len(document)
+    if portion:
+        yield begin, portion

@@ -1,0 +1,77 @@
+"""Spark and DuckDB over the committed tables of an index: the two that answer `standing`'s questions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from spark.index.store import Commit, Index
+from spark.tables import TABLES
+
+
+class SparkTables:
+    """The tables as temporary views of a session."""
+
+    timestamp = "TIMESTAMP"
+
+    def __init__(self, spark: Any, index: Index, commits: list[Commit]) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        self._spark = spark
+        self.commits = commits
+        for name, table in TABLES.items():
+            schema = from_arrow_schema(table.schema)
+            if paths := index.paths(name, commits):
+                base = index.place.name("tables", name)
+                frame = spark.read.schema(schema).option("basePath", base).parquet(*paths).select(*table.schema.names)
+            else:
+                frame = spark.createDataFrame([], schema)
+            frame.createOrReplaceTempView(name)
+
+    def frame(self, sql: str) -> Any:
+        return self._spark.sql(sql)
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        return [row.asDict() for row in self._spark.sql(sql).collect()]
+
+    def overlap(self, column: str, names: Collection[str]) -> str:
+        literals = ("'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'" for name in sorted(names))
+        return f"arrays_overlap({column}, array({', '.join(literals)}))"
+
+
+class DuckTables:
+    """The tables as views of a DuckDB of this process. For an index on this machine."""
+
+    timestamp = "TIMESTAMPTZ"
+
+    def __init__(self, index: Index, commits: list[Commit]) -> None:
+        import duckdb
+
+        self.commits = commits
+        self._db = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
+        for name, table in TABLES.items():
+            columns = ", ".join(f'"{column}"' for column in table.schema.names)
+            if paths := index.paths(name, commits):
+                files = ", ".join("'" + f"{path}/**/*.parquet".replace("'", "''") + "'" for path in paths)
+                self._db.execute(
+                    f"CREATE VIEW {name} AS SELECT {columns} FROM read_parquet([{files}], hive_partitioning=true, hive_types_autocast=false)"
+                )
+            else:
+                self._db.register(name, table.schema.empty_table())
+
+    def close(self) -> None:
+        self._db.close()
+
+    def batches(self, sql: str, values: list[Any], rows: int = 4000) -> Any:
+        """The rows of a question, as Arrow batches."""
+        # By a cursor of its own: other questions are asked before its rows are all read.
+        return self._db.cursor().sql(sql, params=values).to_arrow_reader(rows)
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        found = self._db.execute(sql)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def overlap(self, column: str, names: Collection[str]) -> str:
+        literals = ("'" + name.replace("'", "''") + "'" for name in sorted(names))
+        return f"list_has_any({column}, [{', '.join(literals)}])"

@@ -1,0 +1,142 @@
+"""A Spark session on this machine, on a cluster, or by Spark Connect; with what our jobs need, and without Spark's chatter.
+
+`local[*]` is the default. A `spark://` master gets our code as a zip; its workers need our packages' dependencies (deploy/spark.md). `sc://` is a session
+that is warm already (`tdn-spark cluster up` starts one).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tdn.errors import BrokerUnavailable, TdnError, UsageError
+
+#: How long a master may take to answer before we say that it does not. Spark itself would try for a minute.
+_ANSWER_SECONDS = 3.0
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    # A million advertisements are 200 MB: small enough parts for every core to have some, and to be lost without much loss.
+    "spark.sql.files.maxPartitionBytes": str(16 * 1024**2),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # As other engines read it too: a moment in UTC.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # What one hostile query does to a worker's process must not add up: see `search/xml_process.py`.
+    "spark.task.maxFailures": "4",
+}
+_HERE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextlib.contextmanager
+def session(master: str | None, *, verbose: bool = False) -> Iterator[Any]:
+    """A session, ended afterwards. BrokerUnavailable where the master does not answer."""
+    master = master or "local[*]"
+    require_answer(master)
+    _environment(verbose=verbose)
+    # Loaded here: it takes a second, and commands that need no Spark go without.
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder.appName("tdn-spark")
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    with contextlib.ExitStack() as stack:
+        try:
+            if master.startswith("sc://"):
+                spark = builder.remote(master).getOrCreate()
+                stack.callback(spark.stop)
+                spark.addArtifacts(stack.enter_context(code()), pyfile=True)
+            else:
+                near = master.startswith("local") or urlsplit(master).hostname in _LOOPBACK
+                for name, value in (_HERE if near else {"spark.ui.showConsoleProgress": "false"}).items():
+                    builder = builder.config(name, value)
+                spark = builder.master(master).getOrCreate()
+                stack.callback(spark.stop)
+                if not master.startswith("local"):
+                    spark.sparkContext.addPyFile(stack.enter_context(code()))
+        except TdnError:
+            raise
+        except Exception as error:
+            raise BrokerUnavailable(f"Spark did not start at {master}: {first_line(error)}") from error
+        try:
+            yield spark
+        except PySparkException as error:
+            raise explained(error) from error
+
+
+def require_answer(master: str) -> None:
+    """Find out at once that nobody is there."""
+    if master.startswith("local"):
+        return
+    parts = urlsplit(master)
+    if parts.scheme not in ("spark", "sc", "yarn", "k8s") and master != "yarn":
+        raise UsageError(f"{master!r} is no Spark master; write local[2], spark://HOST:PORT, sc://HOST:PORT, yarn or k8s://…")
+    if parts.scheme not in ("spark", "sc"):
+        return
+    try:
+        port = parts.port or (7077 if parts.scheme == "spark" else 15002)
+        with socket.create_connection((parts.hostname or "", port), _ANSWER_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        raise BrokerUnavailable(f"no Spark answers at {master}: {first_line(error)}") from error
+
+
+def _environment(*, verbose: bool) -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if not verbose:
+        quiet = Path(__file__).parent / "log4j2.properties"
+        os.environ.setdefault(
+            "PYSPARK_SUBMIT_ARGS", f"--driver-memory 2g --driver-java-options -Dlog4j2.configurationFile=file:{quiet} pyspark-shell"
+        )
+
+
+@contextlib.contextmanager
+def code() -> Iterator[str]:
+    """Our packages as a zip, for executors that have only what we depend on."""
+    import tdn
+    from tdn.protocol.schemas import contract_folder
+
+    roots = [Path(__file__).parent, Path(tdn.__file__).parent]
+    with tempfile.TemporaryDirectory(prefix="tdn-code-") as folder:
+        path = Path(folder) / "tdn-code.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for root in roots:
+                for source in sorted(root.rglob("*.py")):
+                    packed.write(source, source.relative_to(root.parent))
+            for schema in sorted(contract_folder().iterdir(), key=lambda found: found.name):
+                if schema.name.endswith(".json"):
+                    packed.writestr(f"tdn/_schemas/{schema.name}", schema.read_bytes())
+        yield str(path)
+
+
+def explained(error: Any) -> TdnError:
+    """Spark's error as one of ours."""
+    text = first_line(error)
+    if "PATH_NOT_FOUND" in text or "does not exist" in text:
+        return UsageError(f"Spark cannot read what it was told to: {text}")
+    if type(error).__name__ in ("SparkConnectGrpcException", "RetriesExceeded"):
+        return BrokerUnavailable(f"the Spark session was lost: {text}")
+    return BrokerUnavailable(f"the Spark job failed: {text}")
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:400]

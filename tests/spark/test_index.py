@@ -1,0 +1,252 @@
+"""T38: an index holds each record of its archives once, verified; what is bad is rejected with the reason; killed and repeated, it is the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from little_network import HOUR, NO_LISTS, LittleNetwork
+from little_world import World
+from pki import T0
+
+from spark.index import building
+from spark.index.building import Built, build
+from spark.index.store import Index
+from spark.places import Place
+from spark.tables import TABLES
+from tdn.archive import manifest, segments
+from tdn.archive.manifest import Archive
+from tdn.errors import Absent, Refused, TrustError, UsageError
+from tdn.rules.state import EMPTY_HEAD
+from tdn.trust import signing
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def contents(index: Index, *left_out: str) -> dict[str, list[Any]]:
+    """All rows of all tables, in order."""
+    found = {}
+    for name, table in TABLES.items():
+        if name in left_out:
+            continue
+        paths = index.paths(name, index.commits())
+        rows = [row for path in paths for row in ds.dataset(path, partitioning="hive").to_table().to_pylist()]
+        found[name] = sorted(json.dumps({key: row.get(key) for key in table.schema.names}, default=str, sort_keys=True) for row in rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(spark: Any, world: World, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    index = Index(Place(tmp_path_factory.mktemp("whole") / "index"))
+    build(spark, Place(world.archive), index, world.roots)
+    return index
+
+
+def test_tables_say_what_the_log_says(world: World, whole: Index) -> None:
+    rows = {name: [json.loads(row) for row in found] for name, found in contents(whole).items()}
+    state = world.log.state
+    assert [row["seq"] for row in sorted(rows["records"], key=lambda row: row["seq"])] == list(range(1, len(world.raw) + 1))
+    assert {row["uuid"] for row in rows["advertisements"]} == {uuid for uuid, _ in state.all("topic")}
+    assert {row["uuid"] for row in rows["signed"]} == {row["uuid"] for row in rows["advertisements"]}
+    assert {row["principal"] for row in rows["principals"]} == {name for name, _ in state.all("principal")}
+    assert {row["thumbprint"] for row in rows["certificates"]} == {name for name, _ in state.all("certificate")}
+    assert {row["access"] for row in rows["access"]} >= {key for key, _ in state.all("access")}
+    present = {}
+    for row in sorted(rows["members"], key=lambda row: row["seq"]):
+        present[row["collection"], row["kind"], row["uuid"]] = row["present"]
+    assert {" ".join(key) for key, there in present.items() if there} == {key for key, _ in state.all("member")}
+    latest = {}
+    for row in sorted(rows["grants"], key=lambda row: row["seq"]):
+        latest[row["id"]] = row
+    assert {name: row["state"] for name, row in latest.items()} == {name: fact["state"] for name, fact in state.all("grant")}
+    assert {row["name"] for row in rows["properties"]} >= {"a", "site", "x.y-z"}
+    assert rows["rejected"] == []
+    parents = {row["uuid"]: row["parent"] for row in rows["advertisements"]}
+    assert parents[world.topics["leaf"]] == world.topics["inner"]
+
+
+def test_incremental_is_the_same(spark: Any, world: World, whole: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments that are added later, in any number of runs and batches, give the same tables; a run with nothing new adds nothing."""
+    monkeypatch.setattr(segments, "MOST_RECORDS", 120)
+    archive, index = tmp_path / "archive", Index(Place(tmp_path / "index"))
+    world.export(archive, 150)
+    first = build(spark, Place(archive), index, world.roots)
+    assert (first.records, first.batches) == (150, 1)
+    assert build(spark, Place(archive), index, world.roots) == Built(0, 0, 0, 0, 0, 150)
+    world.export(archive)
+    monkeypatch.setattr(building, "MOST_SEGMENTS", 2)
+    second = build(spark, Place(archive), index, world.roots)
+    assert (second.records, second.batches) == (len(world.raw) - 150, 2)
+    assert contents(index) == contents(whole)
+
+
+def test_killed_and_repeated(spark: Any, world: World, whole: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a killed run left is taken for whole, and nothing of it stays."""
+
+    class Killed(BaseException):
+        pass
+
+    index = Index(Place(tmp_path / "index"))
+    whole_take = Index.take
+    for table in ("advertisements", "rejected"):
+
+        def take(self: Index, name: str, batch: str, last: str = table) -> int:
+            rows = whole_take(self, name, batch)
+            if name == last:
+                raise Killed
+            return rows
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Index, "take", take)
+            with pytest.raises(Killed):
+                build(spark, Place(world.archive), index, world.roots)
+        assert index.commits() == []
+        with pytest.raises(Absent, match="no index"):
+            index.require(world.roots)
+    build(spark, Place(world.archive), index, world.roots)
+    assert contents(index) == contents(whole)
+    assert not index.place.exists("staging")
+    # As somebody reads it who knows nothing of commits: no row twice.
+    assert ds.dataset(tmp_path / "index/tables/records", partitioning="hive").count_rows() == len(world.raw)
+
+
+def test_two_at_once(spark: Any, world: World, whole: Index) -> None:
+    with whole.alone(), pytest.raises(Refused, match="another process is writing"):
+        build(spark, Place(world.archive), whole, world.roots)
+
+
+# --- what is bad ---
+
+
+def forge(world: World, folder: Path, change: Any) -> Path:
+    """The archive with some of its records changed, and a manifest that a node signed over that: as if a node lied, or the log had it."""
+    world.export(folder)
+    archive = Archive(folder)
+    (entry,) = archive.entries(world.roots)
+    path = archive.segments / entry.file
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    change(rows)
+    import pyarrow as pa
+
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    sha256 = segments.digest_of(path)
+    path.rename(archive.segments / manifest.segment_name(entry.first, entry.last, sha256))
+    token = manifest.sign(
+        world.log.net.node("n2"),
+        T0 + HOUR,
+        network=entry.network,
+        rules=entry.rules,
+        first=entry.first,
+        last=entry.last,
+        offsets=(0, 0),
+        before=EMPTY_HEAD,
+        head=entry.head,
+        sha256=sha256,
+        size=(archive.segments / manifest.segment_name(entry.first, entry.last, sha256)).stat().st_size,
+    )
+    (archive.manifest / manifest.entry_name(1)).write_bytes(token)
+    return folder
+
+
+def test_forged_records_are_rejected(spark: Any, world: World, tmp_path: Path) -> None:
+    """Each has no effect, a reason in `rejected`, and leaves all others as they were."""
+    net, stranger = world.log.net, LittleNetwork("strangers")
+    advertised = [number for number, outcome in enumerate(world.log.outcomes, start=1) if outcome.kind == "advertise" and outcome.status == "accepted"]
+    withdrawn = max(n for n, outcome in enumerate(world.log.outcomes, start=1) if outcome.kind == "withdraw" and outcome.status == "accepted")
+    alice = net.entity("kim")
+    forged: dict[int, str] = {}
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        def put(number: int, raw: bytes, reason: str) -> None:
+            rows[number - 1]["raw"] = raw
+            forged[number] = reason
+
+        raw = world.raw
+        first, second, third, fourth, fifth, sixth = advertised[-6:]
+        request = signing.split(raw[first - 1]).tail or b""
+        token = signing.split(request).tail or b""
+        # Signed by an entity instead of a node, by a node of another network, and changed after it was signed.
+        payload = signing.parse_payload(signing.split(token))
+        by_entity = signing.sign("advertisement", payload, alice.key, chain=alice.identity.chain, with_chain=True, issued=int(T0.timestamp()))
+        by_stranger = signing.sign(
+            "advertisement", payload, stranger.node("n1").key, chain=stranger.node("n1").identity.chain, with_chain=True, issued=int(T0.timestamp())
+        )
+        for number, minted in ((first, by_entity), (second, by_stranger), (third, token[:-6] + b"AAAAAA")):
+            wrapped = net.request("advertise", {"uuid": payload["uuid"], "opening": NO_LISTS}, alice, tail=minted)
+            put(number, net.record("advertise", wrapped), "")
+        # A request that its signer did not sign; a record that no node signed; one that is none.
+        fourth_request = signing.split(raw[fourth - 1]).tail or b""
+        put(fourth, net.record("advertise", fourth_request.replace(b".", b".A", 1)), "")
+        put(fifth, net.record("advertise", signing.split(raw[fifth - 1]).tail, by=alice), "node")
+        put(sixth, b"\xff\x00 not a record", "")
+        # A withdrawal by somebody whose certificate the log does not hold.
+        stranger_request = net.request("withdraw", {"uuid": world.topics["wide"]}, stranger.entity("kim"))
+        put(withdrawn, net.record("withdraw", stranger_request), "certificate")
+
+    archive = forge(world, tmp_path / "archive", change)
+    index = Index(Place(tmp_path / "index"))
+    built = build(spark, Place(archive), index, world.roots)
+    rows = {name: [json.loads(row) for row in found] for name, found in contents(index).items()}
+    assert {row["seq"] for row in rows["rejected"]} == set(forged), rows["rejected"]
+    assert built.rejected == len(forged)
+    assert all(row["reason"] for row in rows["rejected"])
+    for row in rows["rejected"]:
+        assert forged[row["seq"]] in row["reason"], row["reason"]
+    assert {row["seq"] for row in rows["advertisements"]} == set(advertised) - set(forged)
+    assert world.topics["wide"] not in {row["uuid"] for row in rows["changes"]}
+
+
+def test_effects_of_another_advertisement(spark: Any, world: World, tmp_path: Path) -> None:
+    """Rightly signed, and the manifest claims that it did something else."""
+    number = next(n for n, outcome in enumerate(world.log.outcomes, start=1) if outcome.kind == "advertise" and outcome.status == "accepted")
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[number - 1]["effects"] = rows[number]["effects"].replace(f'"advertised":{number + 1}', f'"advertised":{number}')
+
+    index = Index(Place(tmp_path / "index"))
+    assert build(spark, Place(forge(world, tmp_path / "archive", change)), index, world.roots).rejected >= 1
+
+
+def test_segments_and_manifests_that_are_wrong(spark: Any, world: World, whole: Index, tmp_path: Path) -> None:
+    archive = world.export(tmp_path / "archive")
+    index = Index(Place(tmp_path / "index"))
+    (path,) = (archive / "segments").glob("*.parquet")
+    content = path.read_bytes()
+    for bad in (content[:-10], content[:100] + b"\0" + content[101:], b""):
+        path.write_bytes(bad)
+        with pytest.raises(TrustError, match="digest differs"):
+            build(spark, Place(archive), index, world.roots)
+    path.unlink()
+    with pytest.raises(TrustError, match="is missing"):
+        build(spark, Place(archive), index, world.roots)
+    assert index.commits() == []
+    with pytest.raises(Absent, match="no archive"):
+        build(spark, Place(tmp_path / "nowhere"), index, world.roots)
+    # Another network's roots, for the archive and for an index that is there.
+    others = LittleNetwork("strangers").node("n1").roots
+    with pytest.raises(TrustError):
+        build(spark, Place(world.archive), index, others)
+    with pytest.raises(TrustError, match="other trust roots"):
+        build(spark, Place(world.archive), whole, others)
+    with pytest.raises(TrustError, match="other trust roots"):
+        whole.require(others)
+
+
+def test_an_index_of_another_archive(spark: Any, world: World, tmp_path: Path) -> None:
+    index = Index(Place(tmp_path / "index"))
+    build(spark, Place(world.export(tmp_path / "short", 100)), index, world.roots)
+    with pytest.raises(TrustError, match="another archive"):
+        build(spark, Place(world.archive), index, world.roots)
+
+
+@pytest.mark.parametrize(("content", "error"), [(b"{", TrustError), (b'{"format": 2}', UsageError), (b'{"format": 1}', TrustError)])
+def test_commits_that_cannot_be_read(world: World, tmp_path: Path, content: bytes, error: type[Exception]) -> None:
+    place = Place(tmp_path / "index")
+    place.write(content, "commits", f"{1:020}-{9:020}.json")
+    with pytest.raises(error):
+        Index(place).require(world.roots)

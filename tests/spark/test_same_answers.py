@@ -1,0 +1,205 @@
+"""T38: an index gives the same answers, to the same askers, as a live node that has read the same records: for queries that nobody picked, in five
+languages, now and at past moments, by Spark and by DuckDB."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drawn_queries import Drawn, endless, hostile
+from little_network import MINUTE
+from little_world import World
+
+from spark.index.building import build
+from spark.index.store import Index
+from spark.places import Place
+from spark.search import asked, single
+from spark.search.asked import Asked, Faulty
+from spark.search.running import search
+from tdn.errors import QueryError, Refused, TrustError
+from tdn.protocol.access import Asker
+from tdn.rules.sight import asker_of
+
+pytestmark = pytest.mark.timeout(400)
+
+#: Of each language. Most find something, many find much.
+EACH = 60
+ENTITIES = ("alice", "bob", "carol", "kim", "lee")
+
+
+@pytest.fixture(scope="module")
+def index(spark: Any, world: World, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    made = Index(Place(tmp_path_factory.mktemp("index") / "index"))
+    built = build(spark, Place(world.archive), made, world.roots)
+    assert built.records == len(world.raw)
+    assert built.rejected == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def drawn(world: World) -> list[dict[str, Any]]:
+    descriptors = [known.subject.descriptor for known in world.population.topics if not known.is_sealed]
+    return Drawn("same answers", descriptors).some(EACH)
+
+
+def run(
+    spark: Any, index: Index, world: World, queries: list[dict[str, Any]], out: Path, entity: str | None, at: datetime | None, now: datetime
+) -> tuple[dict[str, set[str]], dict[str, str], list[Asked]]:
+    """What each query found, and which could not run."""
+    sound, faulty = asked.read(json.dumps(query) for query in queries)
+    found = search(spark, index, world.roots, sound, faulty, out, entity=entity, at=at, now=now)
+    matches: dict[str, set[str]] = {one.id: set() for one in sound}
+    rows = 0
+    for path in (out / "matches").glob("*.json"):
+        for line in path.read_text("utf-8").splitlines():
+            row = json.loads(line)
+            rows += 1
+            matches[row["query"]].add(row["uuid"])
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    assert summary["matches"] == rows == found.matches
+    errors = {one["id"]: one["error"] for one in summary["queries"] if "error" in one}
+    assert {one["id"]: one["matches"] for one in summary["queries"] if "error" not in one} == {
+        name: len(uuids) for name, uuids in matches.items() if name not in errors
+    }
+    assert rows == sum(map(len, matches.values())), "no row stands twice"
+    return matches, errors, sound
+
+
+def reference(
+    world: World, sound: list[Asked], errors: dict[str, str], who: Asker | None, now: datetime, records: int | None = None
+) -> dict[str, set[str]]:
+    found = {}
+    for one in sound:
+        if one.id not in errors:
+            found[one.id] = world.found(who, now, one.language, one.text, one.times, records)
+    return found
+
+
+@pytest.mark.parametrize("entity", [*ENTITIES, None])
+def test_now(spark: Any, world: World, index: Index, drawn: list[dict[str, Any]], tmp_path: Path, entity: str | None) -> None:
+    now = world.moments["at the end"]
+    matches, errors, sound = run(spark, index, world, drawn, tmp_path / "out", entity, None, now)
+    who = asker_of(world.log.state, entity) if entity is not None else None
+    expected = reference(world, sound, errors, who, now)
+    assert {name: uuids for name, uuids in matches.items() if name not in errors} == expected
+    assert sum(1 for uuids in expected.values() if uuids) > len(expected) / 5, "many queries must find something for this to show anything"
+    # What cannot run is what does not compile, here or in the engine.
+    for name in errors.keys() - {one.id for one in sound}:
+        assert name.startswith(("broken", "sql-", "xpath-", "xquery-")), (name, errors[name])
+
+
+@pytest.mark.parametrize("name", ["at the beginning", "with trees", "handed over", "before all have followed"])
+def test_at_a_past_moment(spark: Any, world: World, index: Index, tmp_path: Path, name: str) -> None:
+    """The log as it was, and what had expired by then."""
+    moment = world.moments[name]
+    records = world.records_until(moment)
+    queries = [
+        {"id": "all", "language": "regex", "query": "."},
+        {"id": "trees", "language": "string", "query": "tree"},
+        {"id": "mine", "language": "sql", "query": "owner = 'lee' OR owner = 'kim' AND expires > '2027-01-01T00:10:00Z'"},
+        {"id": "xml", "language": "xpath", "query": "//*"},
+    ]
+    for entity in ("bob", "kim", None) if name != "at the beginning" else ("bob", None):
+        who = asker_of(world.log.state, entity) if entity is not None else None
+        out = tmp_path / f"out-{entity}"
+        matches, errors, sound = run(spark, index, world, queries, out, entity, moment, moment + 9 * MINUTE)
+        assert errors == {}
+        assert matches == reference(world, sound, errors, who, moment, records), entity
+    if name == "before all have followed":
+        assert not matches["trees"] & {world.topics["wide"], *world.children}
+    if name == "with trees":
+        assert matches["trees"] >= {world.topics["wide"], *world.children}
+
+
+def test_who_is_not_there(spark: Any, world: World, index: Index, tmp_path: Path) -> None:
+    query = [{"id": "q", "language": "string", "query": "tree"}]
+    before, now = world.moments["at the beginning"], world.moments["at the end"]
+    with pytest.raises(TrustError, match="did not know an entity 'kim'"):
+        run(spark, index, world, query, tmp_path / "out", "kim", before, now)
+    with pytest.raises(TrustError, match="'erin' was revoked"):
+        run(spark, index, world, query, tmp_path / "out", "erin", None, now)
+    assert not (tmp_path / "out").exists()
+    run(spark, index, world, query, tmp_path / "out", "erin", world.moments["with trees"], now)
+
+
+def test_hostile_queries_cost_their_own_budget(spark: Any, world: World, index: Index, tmp_path: Path) -> None:
+    """One that never ends is given up, says so, and neither kills a task nor keeps the others from their answers."""
+    easy = [
+        {"id": "easy regex", "language": "regex", "query": "tree/(wide|root)"},
+        {"id": "easy xpath", "language": "xpath", "query": "//price > 9"},
+        {"id": "easy xquery", "language": "xquery", "query": "exists(//*:a)"},
+    ]
+    now = world.moments["at the end"]
+    queries = [*endless(), *easy[:1], *hostile(), *easy[1:]]
+    matches, errors, sound = run(spark, index, world, queries, tmp_path / "out", "alice", None, now)
+    assert {one["id"] for one in endless()} <= errors.keys()
+    for name, error in errors.items():
+        assert not name.startswith("easy"), error
+        assert "was stopped" in error or "could not be evaluated" in error, error
+        assert matches[name] == set(), "what was found before is not taken for all"
+    expected = reference(world, [one for one in sound if one.id.startswith("easy")], {}, Asker("alice", "Physics"), now)
+    assert {name: matches[name] for name in expected} == expected
+    assert expected["easy xpath"]
+
+
+def test_duckdb_answers_one_query_alike(world: World, index: Index, drawn: list[dict[str, Any]]) -> None:
+    now = world.moments["at the end"]
+    asked_for = 0
+    # Some of each language: each starts the engines that it needs.
+    for query in drawn[::7]:
+        sound, faulty = asked.read([json.dumps(query)])
+        if faulty:
+            continue
+        one = sound[0]
+        for entity in ("bob", None):
+            who = asker_of(world.log.state, entity) if entity is not None else None
+            try:
+                topics, more = single.query(index, world.roots, one, entity=entity, at=None, now=now, limit=None)
+            except (Refused, QueryError):
+                # Only the engine of XQuery finds that it is wrong.
+                assert one.language == "xquery"
+                continue
+            assert not more
+            assert {topic["uuid"] for topic in topics} == world.found(who, now, one.language, one.text, one.times), query
+            assert topics == sorted(topics, key=lambda topic: (topic["created"], topic["uuid"]))
+            asked_for += 1
+    assert asked_for > EACH
+
+
+def test_one_query_in_pages_and_in_the_past(world: World, index: Index) -> None:
+    now = world.moments["at the end"]
+    everything = Asked(0, "q", "regex", ".")
+    topics, more = single.query(index, world.roots, everything, entity=None, at=None, now=now, limit=5)
+    assert (len(topics), more) == (5, True)
+    assert all(set(topic) >= {"uuid", "owner", "descriptor", "advertisement"} for topic in topics)
+    past = world.moments["with trees"]
+    topics, _ = single.query(index, world.roots, Asked(0, "q", "string", "tree wide"), entity="lee", at=past, now=now, limit=None)
+    assert {topic["uuid"] for topic in topics} == {world.topics["wide"], *world.children}
+
+
+def test_matches_with_their_advertisements_as_parquet(spark: Any, world: World, index: Index, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    from tdn.trust.statements import by_roots, read_advertisement
+
+    sound, _ = asked.read([json.dumps({"id": "q", "language": "string", "query": "tree"})])
+    out = tmp_path / "out"
+    search(
+        spark,
+        index,
+        world.roots,
+        sound,
+        [Faulty("x", "was wrong")],
+        out,
+        entity="lee",
+        at=None,
+        now=world.moments["at the end"],
+        form="parquet",
+        signed=True,
+    )
+    rows = pq.read_table(out / "matches").to_pylist()
+    assert {row["uuid"] for row in rows} == world.found(Asker("lee", "local"), world.moments["at the end"], "string", "tree")
+    assert all(read_advertisement(row["advertisement"].encode(), by_roots(world.roots)).uuid == row["uuid"] for row in rows)
