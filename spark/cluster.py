@@ -71,7 +71,8 @@ class Cluster:
         self.down()
         port, web, served = free_ports(3)
         self._configure()
-        found = Running(f"spark://{_HOST}:{port}", workers, web, f"sc://{_HOST}:{served}" if connect else None)
+        # By this name: to an address the client would speak TLS, since it brings a token.
+        found = Running(f"spark://{_HOST}:{port}", workers, web, f"sc://localhost:{served}" if connect else None)
         try:
             self._spawn("master", "org.apache.spark.deploy.master.Master", "--port", str(port), "--webui-port", str(web))
             cores = max(1, (os.cpu_count() or 1) // workers)
