@@ -45,7 +45,7 @@ test-rabbitmq4: setup  ## what RabbitMQ has a part in, on the RabbitMQ 4 of Debi
 
 check: venv  ## linters and types
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict tdn entity_client
+	$(BIN)/mypy --strict tdn entity_client spark
 
 bench: setup  ## measurements against the bare limit
 	$(BIN)/python -m bench

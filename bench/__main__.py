@@ -1,4 +1,4 @@
-"""`python -m bench [creation|throughput|replay|discovery|trees|grants …]`: all of them, or those named, on a private network of its own. A part
+"""`python -m bench [creation|throughput|replay|discovery|trees|grants|bulk …]`: all of them, or those named, on a private network of its own. A part
 of the grants' by `grants.publishing`, `grants.revocation` or `grants.decisions`."""
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import creation, discovery, grants, replay, throughput, trees
+from bench import bulk, creation, discovery, grants, replay, throughput, trees
 from tdn.local.home import Home
 from tdn.local.network import Network
 
 BENCHMARKS = {"creation": creation.measure, "throughput": throughput.measure, "replay": replay.measure}
 #: They make networks of their own, with filled stores or more brokers.
-FILLED = {"discovery": discovery.run, "trees": trees.run, "grants": grants.run}
+FILLED = {"discovery": discovery.run, "trees": trees.run, "grants": grants.run, "bulk": bulk.run}
 PARTS = {f"grants.{name}": section for name, section in grants.SECTIONS.items()}
 
 

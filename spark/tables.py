@@ -1,6 +1,6 @@
 """The tables of an index: their columns, in one place for whoever writes, reads and documents them (docs/spark.md).
 
-Every row says by which record of the log it came (`seq`), and most say when that was judged (`at`). Tables only grow; what held at a moment is what the
+Every row says by which record of the log it came (`seq`), and most say when that was judged (`judged_at`). Tables only grow; what held at a moment is what the
 latest rows up to then say.
 """
 
@@ -35,7 +35,7 @@ class Table:
 
 
 _SEQ = ("seq", NUMBER, "record of the log")
-_AT = ("at", TIME, "when that was judged")
+_AT = ("judged_at", TIME, "when that was judged")
 _UUID = ("uuid", TEXT, "the topic or collection")
 
 ADVERTISEMENTS = Table(

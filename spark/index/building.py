@@ -110,7 +110,7 @@ def _batch(
         if table is not CERTIFICATES:
             _write(spark.read.parquet(staged), table, index, last - first + 1)
         rows[table.name] = index.take(table.name, batch)
-    until = spark.read.parquet(*index.paths("records", [_unfinished(rows, first, last)])).agg({"at": "max"}).collect()[0][0]
+    until = spark.read.parquet(*index.paths("records", [_unfinished(rows, first, last)])).agg({"judged_at": "max"}).collect()[0][0]
     commit = commit_of(entries, roots, rows, _text(until))
     index.commit(commit)
     return commit

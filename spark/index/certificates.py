@@ -36,7 +36,7 @@ def _row(identity: Identity, seq: int, at: datetime | None) -> Row:
     return {
         "thumbprint": identity.thumbprint,
         "seq": seq,
-        "at": at,
+        "judged_at": at,
         "principal": identity.name.principal,
         "name": str(identity.name),
         "institution": identity.institution,

@@ -42,7 +42,7 @@ class Trust:
 
 def stage(seq: int, at: datetime | None, kind: str, status: str, raw: bytes, effects: str, trust: Trust) -> Row:
     """The rows of a record, by table. Never raises for what the record holds."""
-    staged: Row = {"records": {"seq": seq, "at": at, "kind": kind, "status": status}}
+    staged: Row = {"records": {"seq": seq, "judged_at": at, "kind": kind, "status": status}}
     if status == "void":
         # No node signed it, or it should not be there: it did nothing, and there is nothing to check it by.
         return staged
@@ -58,7 +58,7 @@ def stage(seq: int, at: datetime | None, kind: str, status: str, raw: bytes, eff
             staged |= _advertised(request, seq, at, writes, trust)
     except (TdnError, ValueError, KeyError, TypeError, AttributeError, LookupError) as error:
         reason = error.message if isinstance(error, TdnError) else f"{type(error).__name__}: {error}"
-        rejected = {"seq": seq, "at": at, "kind": kind, "uuid": uuid, "reason": reason[:1000], "raw": raw}
+        rejected = {"seq": seq, "judged_at": at, "kind": kind, "uuid": uuid, "reason": reason[:1000], "raw": raw}
         return {"records": staged["records"], "rejected": rejected}
     return staged
 
@@ -121,7 +121,7 @@ def _advertisement(minted: Advertisement, seq: int, at: datetime | None, fact: M
     return {
         "uuid": minted.uuid,
         "seq": seq,
-        "at": at,
+        "judged_at": at,
         "created": minted.created,
         "expires": minted.expires,
         "creator": minted.creator,
@@ -197,7 +197,7 @@ def _topic(uuid: str, value: Mapping[str, Any], seq: int, at: datetime | None) -
     return "changes", {
         "uuid": uuid,
         "seq": seq,
-        "at": at,
+        "judged_at": at,
         "owner": value["owner"],
         "expires": expires,
         "state": value["state"],
@@ -222,7 +222,7 @@ def _principal(name: str, value: Mapping[str, Any], seq: int, at: datetime | Non
     return "principals", {
         "principal": name,
         "seq": seq,
-        "at": at,
+        "judged_at": at,
         "institution": value["institution"],
         "thumbprint": value["thumbprint"],
         "key": value["key"],
@@ -238,7 +238,7 @@ def _member(key: str, value: Mapping[str, Any] | None, seq: int, at: datetime | 
         "uuid": uuid,
         "kind": kind,
         "seq": seq,
-        "at": at,
+        "judged_at": at,
         "present": value is not None,
     }
 
@@ -249,7 +249,7 @@ def _settling(key: str, value: Mapping[str, Any] | None, seq: int, at: datetime 
 
 
 def _grant(name: str, value: Mapping[str, Any] | None, seq: int, at: datetime | None) -> tuple[str, Row]:
-    said = {"id": name, "seq": seq, "at": at}
+    said = {"id": name, "seq": seq, "judged_at": at}
     if value is None:
         return "grants", {**said, "state": "forgotten"}
     return "grants", {

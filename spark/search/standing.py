@@ -50,7 +50,7 @@ def moment(engine: Engine, at: datetime | None, now: datetime) -> Moment:
     last = engine.commits[-1]
     if at is None:
         return Moment(last.last, max(now, parse_time(last.until)) if last.until else now)
-    found = engine.rows(f"SELECT MAX(r.seq) AS seq FROM records r WHERE r.at <= {_time(engine, at)}")
+    found = engine.rows(f"SELECT MAX(r.seq) AS seq FROM records r WHERE r.judged_at <= {_time(engine, at)}")
     return Moment(found[0]["seq"] or 0, at)
 
 

@@ -332,8 +332,10 @@ async def test_the_guard_catches_up_on_what_it_missed(mortal: LiveNetwork, conne
     pid = guard.pid
     assert pid is not None
 
+    written = {pending: pending.read_bytes() for pending in (first, second)}
+
     async def revoke(pending: Path) -> None:
-        waiting = envelope.authenticate(pending.read_bytes(), lambda header: session.credentials.identity)
+        waiting = envelope.authenticate(written[pending], lambda header: session.credentials.identity)
         await session.change(waiting.kind, waiting.body, message_id=waiting.id, timeout=20)
 
     # The operator is in when the guard is killed, and has just done the like: the broker asks nobody again for the same channel.

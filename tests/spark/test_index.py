@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +27,8 @@ from tdn.rules.state import EMPTY_HEAD
 from tdn.trust import signing
 
 pytestmark = pytest.mark.timeout(400)
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def contents(index: Index, *left_out: str) -> dict[str, list[Any]]:
@@ -67,6 +71,29 @@ def test_tables_say_what_the_log_says(world: World, whole: Index) -> None:
     assert rows["rejected"] == []
     parents = {row["uuid"]: row["parent"] for row in rows["advertisements"]}
     assert parents[world.topics["leaf"]] == world.topics["inner"]
+
+
+def test_the_documented_examples_run(spark: Any, world: World, whole: Index) -> None:
+    """docs/spark.md, as somebody opens the tables who has read it: by DuckDB, and by Spark."""
+    assert whole.place.local is not None
+    folder_of = (whole.place.local / "tables").joinpath
+    examples = re.findall(r"```sql\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    with duckdb.connect() as db:
+        for name, table in TABLES.items():
+            if folder_of(name).is_dir():
+                db.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{folder_of(name)}/**/*.parquet', hive_partitioning=true)")
+            else:
+                db.register(name, table.schema.empty_table())
+        found = [db.execute(example).fetchall() for example in examples]
+    by_institution, depths, granted = found
+    assert {row[0] for row in by_institution} >= {"Physics", "local"}
+    assert sum(row[2] for row in by_institution) == sum(1 for _, fact in world.log.state.all("topic") if fact["kind"] == "topic")
+    assert {row[0]: row[1:] for row in depths}[world.topics["root"]] == (3, 3)
+    assert {row[0]: row[1:] for row in depths}[world.topics["wide"]] == (2, 1 + len(world.children))
+    assert granted == [], "no grant is live on what has ended"
+    for name in TABLES:
+        if folder_of(name).is_dir():
+            assert spark.read.parquet(str(folder_of(name))).count() > 0
 
 
 def test_incremental_is_the_same(spark: Any, world: World, whole: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,12 @@ def test_reference_is_up_to_date(generator: ModuleType) -> None:
     assert written == generator.generate(), "run `.venv/bin/python docs/generate_cli.py`"
 
 
+def test_tables_are_up_to_date(generator: ModuleType) -> None:
+    written = generator.SPARK.read_text("utf-8")
+    assert "| `institution` |" in written
+    assert written == generator.generate_spark(), "run `.venv/bin/python docs/generate_cli.py`"
+
+
 @pytest.mark.parametrize("command", ["entity hierarchy watch", "entity collection create", "entity countersign", "tdn ca issue"])
 def test_commands_of_commands_are_in_it(generator: ModuleType, command: str) -> None:
     assert f"\n### `{command}`\n\n```\nusage: {command} " in generator.generate()
