@@ -75,9 +75,6 @@ class Place:
         elif info.type == fs.FileType.File:
             self._try(lambda: self._files.delete_file(info.path))
 
-    def move(self, source: tuple[str, ...], target: tuple[str, ...]) -> None:
-        self._try(lambda: self._files.move(self._path(*source), self._path(*target)))
-
     def parquet(self, *parts: str) -> Iterator[str]:
         """Data files below a folder of it, by their paths in `files`."""
         selector = fs.FileSelector(self._path(*parts), allow_not_found=True, recursive=True)

@@ -100,7 +100,7 @@ def _batch(
     _require_digests(spark, archive, entries, files)
     records = spark.read.parquet(*files)
     progress(f"records {first} to {last}: certificates")
-    known = _certificates(spark, index, commits, records, roots)
+    known = _certificates(spark, index, commits, batch, records, roots)
     progress(f"records {first} to {last}: signatures")
     staged = index.place.name("staging", "staged")
     _frame(records.select(*_STAGED_FROM), _staging(roots.ders, known, entries[0].network), STAGED).write.parquet(staged)
@@ -108,8 +108,8 @@ def _batch(
     for table in TABLES.values():
         progress(f"records {first} to {last}: {table.name}")
         if table is not CERTIFICATES:
-            _write(spark.read.parquet(staged), table, index, last - first + 1)
-        rows[table.name] = index.take(table.name, batch)
+            _write(spark.read.parquet(staged), table, index.place.name("tables", table.name, f"batch={batch}"), last - first + 1)
+        rows[table.name] = index.written(table.name, batch)
     until = spark.read.parquet(*index.paths("records", [_unfinished(rows, first, last)])).agg({"judged_at": "max"}).collect()[0][0]
     commit = commit_of(entries, roots, rows, _text(until))
     index.commit(commit)
@@ -158,11 +158,13 @@ def _digests(batches: Batches) -> Batches:
 # --- certificates ---
 
 
-def _certificates(spark: Any, index: Index, commits: list[Commit], records: Any, roots: TrustRoots) -> dict[str, Carried]:
+def _certificates(
+    spark: Any, index: Index, commits: list[Commit], batch: str, records: Any, roots: TrustRoots
+) -> dict[str, Carried]:
     """All certificates that the index knows, the new ones written to the batch that is being made."""
     bringing = records.where(records.effects.contains('["certificate",')).select("seq", "at", "effects")
     new = _frame(bringing, _certificates_in(roots.ders), CERTIFICATES.schema)
-    path = index.place.name("staging", CERTIFICATES.name)
+    path = index.place.name("tables", CERTIFICATES.name, f"batch={batch}")
     new.coalesce(1).write.parquet(path)
     known: dict[str, Carried] = {}
     for place in [*index.paths(CERTIFICATES.name, commits), path]:
@@ -210,8 +212,8 @@ def _rows(batch: pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
 # --- from the pass to the tables ---
 
 
-def _write(staged: Any, table: Table, index: Index, records: int) -> None:
-    """One table's rows into the staging folder, ordered."""
+def _write(staged: Any, table: Table, path: str, records: int) -> None:
+    """One table's rows of a batch, ordered."""
     from pyspark.sql import functions as F
 
     column = F.col(table.name)
@@ -232,4 +234,4 @@ def _write(staged: Any, table: Table, index: Index, records: int) -> None:
     )
     if table.partition:
         writer = writer.partitionBy(table.partition)
-    writer.parquet(index.place.name("staging", table.name))
+    writer.parquet(path)

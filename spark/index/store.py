@@ -2,10 +2,10 @@
 
     commits/FIRST-LAST.json            a batch that is whole: which records, how many rows of each table
     tables/TABLE/batch=FIRST-LAST/…    its rows, as Parquet
-    staging/                           of a batch that is being made
+    staging/                           the verified records of a batch that is being made
 
-A batch is written beside the others, moved into place, and then committed. Killed anywhere, the next run removes what has no commit and does the same
-records again: each is in the index once.
+A batch is written beside the others, and then committed. Killed anywhere, the next run removes what has no commit and does the same records again: each is in
+the index once.
 """
 
 from __future__ import annotations
@@ -131,13 +131,12 @@ class Index:
                 if batch not in kept:
                     self.place.remove("tables", table, batch)
 
-    def take(self, table: str, batch: str) -> int:
-        """Move a table's rows of a batch from the staging folder to their place; how many there are."""
-        files = self.place.parquet("staging", table)
-        rows: int = sum(pq.read_metadata(path, filesystem=self.place.files).num_rows for path in files)
-        if rows:
-            self.place.make("tables", table)
-            self.place.move(("staging", table), ("tables", table, f"batch={batch}"))
+    def written(self, table: str, batch: str) -> int:
+        """How many rows of a table were written for a batch. None leave no folder: nobody has to read empty files."""
+        where = ("tables", table, f"batch={batch}")
+        rows: int = sum(pq.read_metadata(path, filesystem=self.place.files).num_rows for path in self.place.parquet(*where))
+        if not rows:
+            self.place.remove(*where)
         return rows
 
     def commit(self, commit: Commit) -> None:

@@ -155,6 +155,7 @@ def make_world(folder: Path, topics: int = 90) -> World:
     moments["handed over"] = at + SECOND
     log.tick(at + MINUTE)
     at += MINUTE
+    held = log.gave("kim", "lee", wide, "subscribe", at=at)
     assert log.put("withdraw", net.withdraw(net.entity("kim"), wide, at=at), at=at).status == "accepted"
     assert log.state.get("pending", "topics") is not None, "some children are still to follow"
     moments["before all have followed"] = at + SECOND
@@ -165,6 +166,6 @@ def make_world(folder: Path, topics: int = 90) -> World:
     log.append(net.record("revoke", net.revoke("entity:erin"), at=at + 3 * MINUTE))
     moments["at the end"] = at + 4 * MINUTE
     world = World(population, log, folder, moments, children)
-    world.topics |= {"root": root, "inner": inner, "leaf": leaf, "wide": wide, "given": given, "kept": kept, "collection": collection, "grant": short}
+    world.topics |= {"root": root, "inner": inner, "leaf": leaf, "wide": wide, "given": given, "kept": kept, "collection": collection, "grant": short, "held": held}
     world.export(world.archive)
     return world
