@@ -137,6 +137,8 @@ class Index:
         rows: int = sum(pq.read_metadata(path, filesystem=self.place.files).num_rows for path in self.place.parquet(*where))
         if not rows:
             self.place.remove(*where)
+            if not self.place.list("tables", table):
+                self.place.remove("tables", table)
         return rows
 
     def commit(self, commit: Commit) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from entity_client import EntityClient, path, properties, text, xml
 from entity_client.objects import Change, Topic
 from tdn.bus.connection import Connection
+from tdn.cli import demo_archive
 from tdn.cli.output import emit
 from tdn.errors import Absent, MalformedMessage, Refused, TdnError, TrustError, UsageError
 from tdn.local.home import Home
@@ -106,6 +107,7 @@ def run_demo(*, as_json: bool = False) -> int:
                 story.command(f"tdn ca issue {name} --institution '{institution}'")
                 network.operator.issue(Role.ENTITY, name, institution=institution)
         asyncio.run(_topics(network, story))
+        demo_archive.tell(network.home, folder, story)
     finally:
         with contextlib.suppress(KeyboardInterrupt):
             story.show("stopping everything and removing the folder")
@@ -117,6 +119,8 @@ def run_demo(*, as_json: bool = False) -> int:
         "tdn ca issue alice",
         "entity --as alice create --path weather/oslo",
         "entity --as alice discover --string oslo",
+        "tdn archive export --to archive",
+        "tdn-spark index --archive archive --index index",
         "tdn down",
     ):
         story.command(f".venv/bin/{line}")

@@ -230,13 +230,16 @@ def test_forged_records_are_rejected(spark: Any, world: World, tmp_path: Path) -
 
 def test_effects_of_another_advertisement(spark: Any, world: World, tmp_path: Path) -> None:
     """Rightly signed, and the manifest claims that it did something else."""
-    number = next(n for n, outcome in enumerate(world.log.outcomes, start=1) if outcome.kind == "advertise" and outcome.status == "accepted")
+    accepted = {n for n, outcome in enumerate(world.log.outcomes, start=1) if (outcome.kind, outcome.status) == ("advertise", "accepted")}
+    number = next(n for n in sorted(accepted) if n + 1 in accepted)
 
     def change(rows: list[dict[str, Any]]) -> None:
         rows[number - 1]["effects"] = rows[number]["effects"].replace(f'"advertised":{number + 1}', f'"advertised":{number}')
 
     index = Index(Place(tmp_path / "index"))
-    assert build(spark, Place(forge(world, tmp_path / "archive", change)), index, world.roots).rejected >= 1
+    assert build(spark, Place(forge(world, tmp_path / "archive", change)), index, world.roots).rejected == 1
+    (row,) = contents(index)["rejected"]
+    assert "about another advertisement" in json.loads(row)["reason"]
 
 
 def test_segments_and_manifests_that_are_wrong(spark: Any, world: World, whole: Index, tmp_path: Path) -> None:
