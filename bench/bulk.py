@@ -175,8 +175,8 @@ def _check(job: Sequence[tuple[bytes, bytes, bytes]]) -> None:
 
 def _queries(language: str, count: int) -> list[Asked]:
     """So many of the sample's selective queries, and a few broad ones among them."""
-    forms = selective_queries(SEED, TOPICS, each=1)[language]
-    found = selective_queries(SEED, TOPICS, each=count // len(forms) + 1)[language]
+    forms = selective_queries(SEED, TOPICS, 1, [language])[language]
+    found = selective_queries(SEED, TOPICS, count // len(forms) + 1, [language])[language]
     random.Random(SEED).shuffle(found)
     broad = broad_queries()[language]
     chosen = [*found[: count - min(len(broad), count // 20)], *broad[: count // 20]]

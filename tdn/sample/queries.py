@@ -6,7 +6,7 @@ the first ten thousand topics has the same matches among the first million: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,9 @@ class _Found:
 _Form = Callable[[_Found], str | None]
 
 
-def selective_queries(seed: int, size: int, each: int = 4) -> dict[str, list[SampleQuery]]:
+def selective_queries(
+    seed: int, size: int, each: int = 4, languages: Collection[str] = LANGUAGES
+) -> dict[str, list[SampleQuery]]:
     """By language: for each form of query `each` queries that have one to ten matches among the first `size` topics, and no more among any number."""
     return {
         language: [
@@ -63,6 +65,7 @@ def selective_queries(seed: int, size: int, each: int = 4) -> dict[str, list[Sam
             for text in _asked(seed, size, each, f"{language} {name}", form)
         ]
         for language, forms in _FORMS.items()
+        if language in languages
     }
 
 

@@ -306,6 +306,22 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     "remove": [{"collection": UUID, "uuid": UUID}],
     "renew": [{"uuid": UUID, "lifetime_seconds": 1}],
     "retract": [{"grant": GRANT_ID}],
+    "archive": [
+        {
+            "v": 1,
+            "format": 1,
+            "network": HEX,
+            "rules": 4,
+            "first": 1,
+            "last": 9,
+            "offsets": [-1, 12],
+            "before": HEX,
+            "head": HEX,
+            "file": f"{1:020}-{9:020}-{HEX[:16]}.parquet",
+            "sha256": HEX,
+            "bytes": 1,
+        }
+    ],
     "revocation": [
         REVOCATION,
         *(
