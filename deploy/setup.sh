@@ -148,7 +148,7 @@ set_up_venv() {
     say "installing the locked packages into .venv"
     export PIP_DISABLE_PIP_VERSION_CHECK=1
     .venv/bin/python -m pip install --quiet --require-hashes -r requirements.lock
-    # The build backend comes from the lock too: nothing unlocked is fetched.
+    # The build backend comes from the lock too. Only pyspark, which is there as source alone, was built above with the registry's setuptools.
     .venv/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 }
 
