@@ -29,13 +29,15 @@ setup: venv  ## venv, and RabbitMQ and Java where they are missing
 demo: setup  ## the main job end to end on a private local network
 	@$(BIN)/tdn demo
 
-# Unit tests on all cores; then those on live networks, two files at a time, since they wait much; last the one that measures patience, alone.
+# Unit tests on all cores; then those on live networks, two files at a time, since they wait much; then the one that measures patience, and Spark's,
+# alone: JVMs leave no core to others.
 PATIENCE := tests/broker/test_query_limits.py
 test: setup  ## the whole test suite
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(BIN)/pytest -q -n auto --dist worksteal tests/unit
-	$(BIN)/pytest -q -n 2 --dist loadfile --ignore tests/unit --ignore $(PATIENCE) tests
+	$(BIN)/pytest -q -n 2 --dist loadfile --ignore tests/unit --ignore tests/spark --ignore $(PATIENCE) tests
 	$(BIN)/pytest -q $(PATIENCE)
+	$(BIN)/pytest -q tests/spark
 else
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 endif

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live import LiveNetwork, Ran, run, wait_for
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 class Commands:
@@ -20,7 +20,7 @@ class Commands:
         self.folder = folder
 
     def spark(self, *words: str | Path) -> Ran:
-        return run("tdn-spark", "--home", self.home, "--json", *words, seconds=250)
+        return run("tdn-spark", "--home", self.home, "--json", *words, seconds=400)
 
     def tdn(self, *words: str | Path) -> Ran:
         return run("tdn", "--home", self.home, "--json", *words)

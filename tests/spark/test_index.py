@@ -26,7 +26,7 @@ from tdn.errors import Absent, Refused, TrustError, UsageError
 from tdn.rules.state import EMPTY_HEAD
 from tdn.trust import signing
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 

@@ -23,7 +23,7 @@ from tdn.errors import QueryError, Refused, TrustError
 from tdn.protocol.access import Asker
 from tdn.rules.sight import asker_of
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 #: Of each language. Most find something, many find much.
 EACH = 60
