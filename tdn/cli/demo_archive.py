@@ -62,7 +62,7 @@ def tell(home: Home, folder: Path, story: Story) -> None:
             words = ("search", "--index", index, "--queries", queries, "--out", found, "--as", "bob", "--master", "cluster")
             done = bulk.run("tdn-spark", *words)
             for query in done["queries"]:
-                story.show(f"{query['id']}: {query.get('error') or str(query['matches']) + ' topics'}")
+                story.show(f"{query['id']}: {query.get('error') or str(query['matches']) + ' found'}")
             if [query["id"] for query in done["queries"] if "error" in query] != ["mistake"]:
                 raise TdnError("the demo expected that one query could not run")
             story.good(f"{done['matches']} matches among {done['topics']} topics that Bob may see")
