@@ -256,7 +256,8 @@ def _sql(passes: _Passes, index: Index) -> None:
         ).fetchall()
     draws = random.Random(SEED)
     texts = [(name, value) for name, kind, value in values if kind == "string" and "'" not in value and len(value) > 3]
-    numbers = [(name, float(value)) for name, kind, value in values if kind in ("integer", "float")]
+    # Of other names: DuckDB's wording has one type for each.
+    numbers = [(name, float(value)) for name, kind, value in values if kind in ("integer", "float") and name not in dict(texts)]
     asked, maps, tables = [], {}, {}
     for number in range(QUERIES):
         (a, x), (b, y), (c, n) = draws.choice(texts), draws.choice(texts), draws.choice(numbers)
