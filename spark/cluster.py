@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -167,8 +169,7 @@ class Cluster:
         except (OSError, ValueError, KeyError, urllib.error.URLError):
             return -1
 
-    def _await(self, name: str, ready: object, what: str) -> None:
-        assert callable(ready)
+    def _await(self, name: str, ready: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while not ready():
             if not self.process(name).alive():
@@ -179,8 +180,6 @@ class Cluster:
 
 
 def _listens(port: int) -> bool:
-    import socket
-
     try:
         with socket.create_connection((_HOST, port), 1.0):
             return True

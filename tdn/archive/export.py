@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -59,7 +59,8 @@ def export(
             if at >= end:
                 return Exported(added, records, at, entries[-1].head if entries else EMPTY_HEAD)
             portion = list(source.portion(at + 1, end))
-            if _add(archive, portion, source, entries, node, clock()):
+            before = entries[-1].head if entries else EMPTY_HEAD
+            if add_segment(archive, portion, node, clock(), network=source.network, rules=source.rules, before=before):
                 added, records = added + 1, records + len(portion)
             # Another export may have added this or more: whoever was first has it, and both go on from there.
             entries = archive.entries(roots)
@@ -77,9 +78,10 @@ def _reached(entries: list[Entry], source: _Store) -> int:
     return last.last
 
 
-def _add(
-    archive: Archive, records: list[ArchivedRecord], source: _Store, entries: list[Entry], node: Credentials, now: datetime
+def add_segment(
+    archive: Archive, records: Sequence[ArchivedRecord], node: Credentials, now: datetime, *, network: str, rules: int, before: str
 ) -> bool:
+    """Write records as a segment and add it with an entry that the node signs; False when somebody else was first."""
     first, last = records[0], records[-1]
     unfinished = archive.unfinished()
     try:
@@ -88,12 +90,12 @@ def _add(
         entry = manifest.sign(
             node,
             now,
-            network=source.network,
-            rules=source.rules,
+            network=network,
+            rules=rules,
             first=first.seq,
             last=last.seq,
             offsets=(first.offset, last.offset),
-            before=entries[-1].head if entries else EMPTY_HEAD,
+            before=before,
             head=last.head,
             sha256=sha256,
             size=unfinished.stat().st_size,

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from tdn.archive import manifest, segments
+from tdn.archive import segments
+from tdn.archive.export import add_segment
 from tdn.archive.manifest import Archive, Entry
 from tdn.archive.segments import ArchivedRecord
 from tdn.protocol import jsontext
@@ -32,25 +33,8 @@ def write_archive(folder: Path, seed: int, count: int, *, network: SampleNetwork
 
     def finish() -> None:
         nonlocal before, size
-        first, last = portion[0], portion[-1]
-        unfinished = archive.unfinished()
-        segments.write(unfinished, portion)
-        sha256 = segments.digest_of(unfinished)
-        entry = manifest.sign(
-            node,
-            network.begin + timedelta(days=1),
-            network=network.id,
-            rules=RULES_VERSION,
-            first=first.seq,
-            last=last.seq,
-            offsets=(first.offset, last.offset),
-            before=before,
-            head=last.head,
-            sha256=sha256,
-            size=unfinished.stat().st_size,
-        )
-        archive.add(unfinished, entry, first.seq, manifest.segment_name(first.seq, last.seq, sha256))
-        before, size = last.head, 0
+        add_segment(archive, portion, node, network.begin + timedelta(days=1), network=network.id, rules=RULES_VERSION, before=before)
+        before, size = portion[-1].head, 0
         portion.clear()
 
     for record in _judged(log.advertisements(seed, count, network=network, processes=processes)):

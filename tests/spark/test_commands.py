@@ -62,7 +62,7 @@ QUERIES = {
 
 
 def test_from_a_live_network_to_its_archive(commands: Commands) -> None:
-    network, folder = commands.network, commands.folder
+    folder = commands.folder
     for name, institution in (("alice", "Oslo Weather"), ("bob", "local"), ("carol", "local")):
         assert commands.tdn("ca", "issue", name, "--institution", institution).code == 0
     document = folder / "station.xml"
@@ -87,9 +87,6 @@ def test_from_a_live_network_to_its_archive(commands: Commands) -> None:
     first = commands.tdn("archive", "export", "--to", archive)
     assert first.code == 0, first.err
     wait_for(lambda: commands.tdn("archive", "export", "--to", archive).one["last"] > first.one["last"], "ticks to be added")
-    # From where the log had every change, at both nodes.
-    seen = {node: network.records(node) for node in network.nodes()}
-    assert seen["n1"][0]["seq"] == seen["n2"][0]["seq"]
     verified = commands.tdn("archive", "verify", archive)
     assert verified.code == 0, verified.err
     assert (verified.one["valid"], verified.one["judged"]) == (True, True)
@@ -117,11 +114,6 @@ def test_from_a_live_network_to_its_archive(commands: Commands) -> None:
         alone = commands.spark("query", "--index", index, "--as", "carol", f"--{language}", query)
         assert alone.code == 0, alone.err
         assert {topic["uuid"] for topic in alone.lines} == commands.discovered("carol", language, query), name
-    # Before it was withdrawn.
-    past = made["gone"].one["created"]
-    then = commands.spark("query", "--index", index, "--operator", "--string", "oslo withdrawn", "--at", past)
-    assert then.code == 0, then.err
-
     refused = commands.spark("search", "--index", index, "--queries", queries, "--out", out, "--as", "alice")
     assert (refused.code, refused.error["error"]) == (2, "usage")
     assert "is there already" in refused.error["message"]
