@@ -10,7 +10,7 @@ UV ?= uv
 # Extra arguments for pytest: make test PYTEST_ARGS='-k grants -x'
 PYTEST_ARGS ?=
 
-.PHONY: help venv setup demo test test-rabbitmq4 check bench chaos lock clean
+.PHONY: help venv setup demo test test-rabbitmq4 check audit sbom bench chaos lock clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,7 @@ demo: setup  ## the main job end to end on a private local network
 # alone: JVMs leave no core to others.
 PATIENCE := tests/broker/test_query_limits.py
 test: setup  ## the whole test suite
+	@deploy/setup.sh checks
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(BIN)/pytest -q -n auto --dist worksteal tests/unit
 	$(BIN)/pytest -q -n 2 --dist loadfile --ignore tests/unit --ignore tests/spark --ignore $(PATIENCE) tests
@@ -45,17 +46,27 @@ endif
 test-rabbitmq4: setup  ## what RabbitMQ has a part in, on the RabbitMQ 4 of Debian 13 (needs root and debootstrap)
 	tests/rabbitmq4.sh $(PYTEST_ARGS)
 
-check: venv  ## linters and types
+check: venv  ## linters, types, and what can be audited offline
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict tdn entity_client spark
+	$(BIN)/mypy --strict tdn entity_client spark deploy
+	$(BIN)/python -m deploy.supply.audit --offline
+	$(BIN)/python -m deploy.supply.sbom --check
+
+audit: venv  ## what we install is what we chose; known vulnerabilities where pip-audit reaches its service
+	$(BIN)/python -m deploy.supply.audit
+
+sbom: venv  ## sbom.cdx.json, the bill of materials (CycloneDX), from requirements.lock
+	$(BIN)/python -m deploy.supply.sbom
 
 bench: setup  ## measurements against the bare limit
 	$(BIN)/python -m bench
 
 chaos: setup  ## the long form of the fault tests
-	TDN_CHAOS=long $(BIN)/pytest -q --timeout=3600 $(PYTEST_ARGS) tests/chaos
+	@deploy/setup.sh chaos
+	TDN_CHAOS=long $(BIN)/pytest -q --timeout=3600 $(PYTEST_ARGS) tests/chaos tests/broker/test_cluster.py tests/broker/test_heads.py
 
-# Names no index and no host, so that it installs from whatever registry pip is set up for.
+# Names no index and no host, so that it installs from whatever registry pip is set up for. Afterwards: `make sbom`, and `make audit` says
+# whose licence was not looked at yet.
 lock:  ## requirements.lock from requirements.in (needs uv)
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command 'make lock' $(LOCK_ARGS) requirements.in -o requirements.lock

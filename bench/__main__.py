@@ -1,5 +1,6 @@
-"""`python -m bench [creation|throughput|replay|discovery|trees|grants|bulk …]`: all of them, or those named, on a private network of its own. A part
-of the grants' by `grants.publishing`, `grants.revocation` or `grants.decisions`."""
+"""`python -m bench [creation|throughput|replay|discovery|trees|grants|bulk|footprint|load …]`: all of them, or those named, on a private network of its own. A part
+of the grants' by `grants.publishing`, `grants.revocation` or `grants.decisions`, of bulk discovery's by `bulk.index`, `bulk.regex`, `bulk.sql`, `bulk.xpath`,
+`bulk.xquery` or `bulk.growth`."""
 
 from __future__ import annotations
 
@@ -11,14 +12,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import bulk, creation, discovery, grants, replay, throughput, trees
+from bench import bulk, creation, discovery, footprint, grants, load, replay, throughput, trees
 from tdn.local.home import Home
 from tdn.local.network import Network
 
 BENCHMARKS = {"creation": creation.measure, "throughput": throughput.measure, "replay": replay.measure}
 #: They make networks of their own, with filled stores or more brokers.
-FILLED = {"discovery": discovery.run, "trees": trees.run, "grants": grants.run, "bulk": bulk.run}
-PARTS = {f"grants.{name}": section for name, section in grants.SECTIONS.items()}
+FILLED = {
+    "discovery": discovery.run,
+    "trees": trees.run,
+    "grants": grants.run,
+    "bulk": bulk.run,
+    "footprint": footprint.run,
+    "load": load.run,
+}
+PARTS = {f"grants.{name}": section for name, section in grants.SECTIONS.items()} | {f"bulk.{name}": section for name, section in bulk.SECTIONS.items()}
 
 
 def main() -> int:

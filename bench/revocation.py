@@ -76,7 +76,7 @@ async def _measure(network: Network) -> None:
         guard = credentials.load(home.credentials(Role.GUARD, GUARD))
         settings = home.settings()
         management = await stack.enter_async_context(
-            Management(settings.management_url, home.management_password(), home.connection().vhost, guard)
+            Management(settings.management_urls, home.management_password(), home.connection().vhost, guard)
         )
         scene.traffic = await stack.enter_async_context(Traffic(scene.cast))
         await scene.let_publish(insist=True)

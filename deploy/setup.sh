@@ -3,6 +3,8 @@
 #
 #   deploy/setup.sh venv      .venv from requirements.lock, and this package in it
 #   deploy/setup.sh system    RabbitMQ and a Java runtime from the system's packages, when they are missing
+#   deploy/setup.sh checks    what the tests of deploy/ need beyond that: systemd-analyze, which is started by nobody
+#   deploy/setup.sh chaos     a C compiler for `make chaos`, whose clocks jump by a small library; without one that fault is left out
 #
 # Installs as root or through `sudo -n`; otherwise it says exactly what to install and exits with 1.
 #   TDN_NO_INSTALL=1         install no system package, only say what is missing
@@ -147,8 +149,12 @@ set_up_venv() {
     fi
     say "installing the locked packages into .venv"
     export PIP_DISABLE_PIP_VERSION_CHECK=1
-    .venv/bin/python -m pip install --quiet --require-hashes -r requirements.lock
-    # The build backend comes from the lock too. Only pyspark, which is there as source alone, was built above with the registry's setuptools.
+    # What builds is taken first, and then used without isolation: pyspark comes as source, and would else be built with whatever
+    # setuptools the registry offers, unhashed.
+    local built_with
+    built_with=$(.venv/bin/python -m deploy.supply.lock --build)
+    .venv/bin/python -m pip install --quiet --require-hashes -r /dev/stdin <<<"$built_with"
+    .venv/bin/python -m pip install --quiet --no-build-isolation --require-hashes -r requirements.lock
     .venv/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 }
 
@@ -168,8 +174,31 @@ set_up_system() {
     java_is_there || fail "a Java runtime was installed but \`java -version\` does not say 17 or newer"
 }
 
+set_up_checks() {
+    # Units are for Linux alone; elsewhere their test says that it was not run.
+    have systemd-analyze && return 0
+    [[ $OSTYPE == linux* ]] || return 0
+    can_install || explain systemd
+    as_root apt-get update -qq || say "apt-get update failed; trying with the lists that are here"
+    apt_install systemd
+}
+
+set_up_chaos() {
+    have gcc || have cc || {
+        if can_install; then
+            as_root apt-get update -qq || say "apt-get update failed; trying with the lists that are here"
+            apt_install gcc libc6-dev
+        else
+            say "there is no C compiler (Debian: gcc and libc6-dev); clocks will not jump"
+        fi
+    }
+    [[ $(id -u) -eq 0 ]] || say "mounting needs root; disks will not be full"
+}
+
 case ${1:-} in
     venv) set_up_venv ;;
     system) set_up_system ;;
-    *) fail "usage: deploy/setup.sh venv|system" ;;
+    checks) set_up_checks ;;
+    chaos) set_up_chaos ;;
+    *) fail "usage: deploy/setup.sh venv|system|checks|chaos" ;;
 esac

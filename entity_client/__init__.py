@@ -15,6 +15,7 @@ Every advertisement and grant that comes out of here was verified against the en
 """
 
 from entity_client.client import EntityClient
+from entity_client.endpoints import Age
 from entity_client.grants import Granted, Judgement, Revocation
 from entity_client.messaging import Message, Published, Publisher, Subscription
 from entity_client.objects import Change, Decided, LocatedNode, Placed, Topic
@@ -24,6 +25,7 @@ from tdn.protocol.trees import Gathering, Hosting, Limits
 from tdn.queries.times import Times
 
 __all__ = [
+    "Age",
     "Change",
     "Decided",
     "EntityClient",

@@ -15,12 +15,14 @@ from typing import Any, Self
 
 from entity_client import peers
 from entity_client.discovery import Discovery, Wanted
+from entity_client.endpoints import Age
 from entity_client.grants import Grants, Judgement, Revocation, read_revocation
 from entity_client.messaging import Published, Publisher, Subscription
 from entity_client.objects import Decided, LocatedNode, Topic, read_decided, read_topic
-from entity_client.session import Patience, Session
+from entity_client.patience import Patience
+from entity_client.session import Session
 from entity_client.trees import Collections, Hierarchy
-from tdn.bus.address import load_connection
+from tdn.bus.address import NodeAddress, load_connection
 from tdn.errors import Absent, BrokerUnavailable, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
 from tdn.protocol import jsontext, names, synopsis
 from tdn.protocol.access import COLLECTION_LISTS, NO_LISTS, Access, Asker, Lists, access
@@ -99,7 +101,7 @@ class EntityClient:
 
     async def locate(self, *, expect: Iterable[str] = (), gather: float = GATHER_SECONDS) -> AsyncGenerator[LocatedNode, None]:
         """The nodes that answer, as they answer (T12). Ends when all that are about, and all of `expect`, have answered, or after a while."""
-        await self._session.ready(self.timeout)
+        await self._session.ready(self.timeout, to_read=True)
         started = time.perf_counter()
         patience = Patience(self.timeout)
         answers = self._session.ask("locate", {}, None, key=names.nodes_key(), patience=patience)
@@ -115,13 +117,35 @@ class EntityClient:
                 seen.add(reply.signer.name.id)
                 # The answers name the nodes that are about; when all of them have answered there is nothing to wait for.
                 expected |= set(reply.body["peers"])
+                endpoint = self._learn(reply)
                 yield LocatedNode(
-                    reply.signer.name.id, reply.signer.institution, elapsed * 1000, dict(reply.body["policy"]), reply.signer
+                    reply.signer.name.id,
+                    reply.signer.institution,
+                    elapsed * 1000,
+                    dict(reply.body["policy"]),
+                    reply.signer,
+                    endpoint,
+                    reply.as_of,
                 )
-                if expected <= seen:
+                # Without the broker the log says no longer who is about: every endpoint that is known is heard.
+                if expected <= seen and reply.as_of is None:
                     break
         if not seen:
             raise NoNodeAnswered("no node answered; is one running? (`tdn status`)")
+
+    def _learn(self, located: envelope.Envelope) -> NodeAddress | None:
+        """Where a node says that it answers by itself: remembered for the time without a broker."""
+        told = located.body.get("endpoint")
+        if told is None:
+            return None
+        address = NodeAddress(located.signer.name.id, str(told["host"]), int(told["port"]))
+        self._session.learn(address)
+        return address
+
+    @property
+    def ages(self) -> Mapping[str, Age]:
+        """The nodes that have answered us without the broker, each with how old its latest answer may be."""
+        return self._session.ages
 
     def nodes_about(self) -> list[LocatedNode]:
         """The nodes that answered a locate a moment ago; none when that is too long ago to ask them without another."""
@@ -326,6 +350,8 @@ class EntityClient:
 
     async def prepare_for_silence(self) -> None:
         """Make sure that we can ask other entities when no node is there. Called after a discovery; takes effect once a day."""
+        if self._session.is_away:
+            return
         with contextlib.suppress(TdnError):
             await peers.ready_queue(self, self._session, "ask")
 
@@ -356,7 +382,7 @@ class EntityClient:
         if reply.kind != "judged" or (reply.body["uuid"], reply.body["right"]) != (uuid, right):
             raise TrustError("the node answered something else than it was asked")
         body = reply.body
-        return Judgement(right, uuid, bool(body["allowed"]), str(body["because"]), tuple(body.get("grants", ())))
+        return Judgement(right, uuid, bool(body["allowed"]), str(body["because"]), tuple(body.get("grants", ())), reply.as_of)
 
     async def transfer(self, uuid: str, entity: str) -> Decided:
         """Offer a topic of ours to another entity, which has to accept it; to ourselves: take the offer back."""
@@ -463,6 +489,7 @@ class EntityClient:
     def _read_topic(self, reply: envelope.Envelope) -> Topic:
         """The topic that a reply carries; with what it hides, where the reply says it."""
         topic = read_topic(reply.tail or b"", self._identify, self._session.network, self._session.credentials.key)
+        topic = replace(topic, as_of=reply.as_of) if reply.as_of is not None else topic
         if "opening" not in reply.body:
             return topic
         openings.read(reply.body["opening"], topic.advertisement.hidden)
@@ -528,7 +555,7 @@ class EntityClient:
         while (left := deadline - time.perf_counter()) > 0:
             try:
                 # First, and with all the time there is: a node's own few seconds are for its answer.
-                await self._session.ready(left)
+                await self._session.ready(left, to_read=kind in envelope.READS)
                 node = await self._pick(node_id, silent)
                 patience = Patience(left if node_id else min(left, within_seconds))
                 answers = self._session.ask(kind, body, node, key=key(node.name.id), patience=patience)

@@ -3,7 +3,8 @@
 Every node that answers a broadcast `locate` is asked by itself, sealed to its key, so that a broker sees neither query nor answer. A
 node that does not answer the broadcast is taken to be absent; one whose policy does not serve us says so there. Sealed topics, which no
 node can search, are fetched by time alone and matched here, those that our key opens (T9). When no node is there at all, the question
-goes to the entities that offered to answer (T17).
+goes to the entities that offered to answer (T17). Which way a question takes to a node, and how old an answer without the broker may be,
+is the session's to say.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from entity_client import peers
 from entity_client.objects import LocatedNode, Topic, read_topic
-from entity_client.session import Patience, Session
+from entity_client.patience import Patience
+from entity_client.session import Session
 from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError, UsageError
 from tdn.protocol import names
 from tdn.protocol.names import check_uuid
@@ -338,7 +341,7 @@ class Discovery:
                 expected += 1
                 given += reply.body["count"]
                 for line in (reply.tail or b"").split(b"\n") if reply.body["count"] else ():
-                    topic = self._read(node.id, line)
+                    topic = self._read(node.id, line, reply.as_of)
                     if topic is not None and (arrived is None or "sealed" in reply.body):
                         held.append(topic)
                     elif topic is not None and arrived is not None:
@@ -347,9 +350,11 @@ class Discovery:
                     return given, held, dict(reply.body)
         raise NoNodeAnswered(f"node {node.id} did not answer in time")
 
-    def _read(self, giver: str, line: bytes) -> Topic | None:
+    def _read(self, giver: str, line: bytes, as_of: datetime | None = None) -> Topic | None:
         try:
             topic = read_topic(line, by_roots(self._session.credentials.roots), self._session.network, None)
+            if as_of is not None:
+                topic = replace(topic, as_of=as_of)
             return self._opened(topic) if topic.is_sealed else topic
         except TdnError as error:
             self.disbelieved.append((giver, str(error)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from entity_client.objects import Decided
+from entity_client.objects import Decided, told_as_of
 from entity_client.session import Session
 from tdn.errors import Absent, Refused, TrustError, UsageError
 from tdn.protocol.access import EVERYONE, INSTITUTION, check_who
@@ -36,6 +36,8 @@ class Granted:
     receipt: str | None = field(default=None, repr=False)
     #: Whether it lasts for less than was asked for, because what it rests on does.
     cut: bool = False
+    #: Where a node told its state without the broker: as it was at this moment.
+    as_of: datetime | None = None
 
     @property
     def grant(self) -> Grant:
@@ -64,7 +66,7 @@ class Granted:
             result["parent"] = grant.parent[0]
         if self.receipt is not None:
             result["receipt"] = self.receipt
-        return result | ({"cut": True} if self.cut else {})
+        return result | ({"cut": True} if self.cut else {}) | told_as_of(self.as_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Judgement:
     allowed: bool
     because: str
     grants: tuple[str, ...] = ()
+    #: Where a node said so without the broker: as it was at this moment.
+    as_of: datetime | None = None
 
     def as_object(self) -> dict[str, Any]:
         return {
@@ -111,7 +115,7 @@ class Judgement:
             "allowed": self.allowed,
             "because": self.because,
             "grants": list(self.grants),
-        }
+        } | told_as_of(self.as_of)
 
 
 def read_revocation(decided: Decided, client: EntityClient, session: Session) -> Revocation:
@@ -296,7 +300,8 @@ class Grants:
         found = []
         for line in reply.tail.split(b"\n") if reply.tail else []:
             state, _, bundle = line.partition(b" ")
-            found.append(Granted(grants.read_bundle(bundle, self._identify), state.decode(), bundle.decode()))
+            read = grants.read_bundle(bundle, self._identify)
+            found.append(Granted(read, state.decode(), bundle.decode(), as_of=reply.as_of))
         return found, reply.body.get("cursor")
 
 

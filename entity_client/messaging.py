@@ -133,17 +133,20 @@ class Publisher:
         while True:
             try:
                 channel = await self._open(deadline)
-                await channel.publish(
-                    self.topic,
-                    "",
-                    written,
-                    persistent=True,
-                    message_id=message_id,
-                    content_type=written_kind,
-                    sent=int(now.timestamp()),
-                    login=str(self._client.identity.name),
-                )
+                async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                    await channel.publish(
+                        self.topic,
+                        "",
+                        written,
+                        persistent=True,
+                        message_id=message_id,
+                        content_type=written_kind,
+                        sent=int(now.timestamp()),
+                        login=str(self._client.identity.name),
+                    )
                 return Published(self.topic, message_id, now)
+            except TimeoutError as error:
+                raise BrokerUnavailable("the broker has not confirmed the message in time; it may arrive all the same") from error
             except LoginRefused:
                 raise
             except Refused as error:

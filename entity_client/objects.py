@@ -9,6 +9,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
+from tdn.bus.address import NodeAddress
 from tdn.errors import TrustError
 from tdn.protocol import jsontext, schemas
 from tdn.protocol.access import Asker, Lists
@@ -30,6 +31,9 @@ class LocatedNode:
     milliseconds: float
     policy: dict[str, Any]
     identity: Identity = field(repr=False)
+    #: Where it answers by itself, if it said so; and, where it just did, how old its view of the log may be.
+    endpoint: NodeAddress | None = None
+    as_of: datetime | None = None
 
     def serves(self, asker: Asker) -> bool:
         """Whether it answers this asker, by the policy that it told (T11)."""
@@ -37,13 +41,21 @@ class LocatedNode:
         return not isinstance(answers, list) or asker.is_meant_by(answers)
 
     def as_object(self) -> dict[str, Any]:
-        return {
+        result: dict[str, Any] = {
             "node": self.id,
             "institution": self.institution,
             "milliseconds": round(self.milliseconds, 2),
             "policy": self.policy,
             "certificate_expires": format_time(self.identity.not_after),
         }
+        if self.endpoint is not None:
+            result["endpoint"] = f"{self.endpoint.host}:{self.endpoint.port}"
+        return result | told_as_of(self.as_of)
+
+
+def told_as_of(moment: datetime | None) -> dict[str, Any]:
+    """What is added to an object that a node gave without the broker: it may be as old as this."""
+    return {"as_of": format_time(moment)} if moment is not None else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +116,8 @@ class Topic:
     opened: Mapping[str, Any] | None = field(default=None, repr=False)
     #: Whether a child was just created with less than the lifetime that was asked for: its ancestors end sooner (T26).
     cut: bool = False
+    #: Where a node gave it without the broker: as it was at this moment. What happened since, the node may not know.
+    as_of: datetime | None = None
 
     @property
     def uuid(self) -> str:
@@ -185,7 +199,7 @@ class Topic:
             result["status"] = self.status
         if self.receipt is not None:
             result["receipt"] = self.receipt
-        return result
+        return result | told_as_of(self.as_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entity_client.objects import Topic, read_topic
-from entity_client.session import Patience, Session
+from entity_client.patience import Patience
+from entity_client.session import Session
 from tdn.bus.connection import Channel, Connection, Delivery
 from tdn.confined.lanes import Lanes, Limits
 from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError, TrustError, UsageError

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from entity_client.objects import Decided, Placed, read_placed
@@ -77,7 +78,8 @@ class _Trees:
         identify = by_roots(credentials.roots)
         lines = page.tail.split(b"\n") if page.tail else []
         network = self._session.network
-        return [read_placed(line, identify, network, credentials.key, in_hierarchy=in_hierarchy) for line in lines]
+        seen = [read_placed(line, identify, network, credentials.key, in_hierarchy=in_hierarchy) for line in lines]
+        return seen if page.as_of is None else [replace(one, topic=replace(one.topic, as_of=page.as_of)) for one in seen]
 
 
 class Hierarchy(_Trees):

@@ -1,11 +1,12 @@
-"""Folders that may be on this machine or in an object store: small files, listings and names, by pyarrow's file systems.
+"""Folders that may be on this machine or in an object store: files, listings and names, by pyarrow's file systems.
 
-Tables are read and written by Spark itself, under the same names. `s3a://` is what Spark calls what pyarrow calls `s3://`.
+Searches read tables by Spark itself, under the same names. `s3a://` is what Spark calls what pyarrow calls `s3://`.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pyarrow import fs
 
 from tdn.errors import BrokerUnavailable, UsageError
 
+_UNFINISHED = ".unfinished"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://")
 
 
@@ -56,14 +58,19 @@ class Place:
         with self._try(lambda: self._files.open_input_stream(self._path(*parts))) as stream:
             return bytes(stream.read())
 
-    def write(self, content: bytes, *parts: str) -> None:
-        """A file, whole or not at all: where it is on this machine by a rename, in an object store by its nature."""
+    def write(self, content: bytes | pa.Buffer, *parts: str) -> None:
+        """A file, whole or not at all: in an object store by its nature, elsewhere by a rename. Whoever else writes it has another unfinished one."""
         self.make(*parts[:-1])
-        fresh = self._path(*parts) if self.local is None else f"{self._path(*parts)}.unfinished"
+        path = self._path(*parts)
+        fresh = path if self._whole else self._path(*parts[:-1], f".{parts[-1]}.{secrets.token_hex(8)}{_UNFINISHED}")
         with self._try(lambda: self._files.open_output_stream(fresh)) as stream:
             stream.write(content)
-        if self.local is not None:
-            self._files.move(fresh, self._path(*parts))
+        if fresh != path:
+            self._files.move(fresh, path)
+
+    @property
+    def _whole(self) -> bool:
+        return not isinstance(self._files, fs.LocalFileSystem | fs.HadoopFileSystem)
 
     def make(self, *parts: str) -> None:
         self._try(lambda: self._files.create_dir(self._path(*parts), recursive=True))
@@ -77,9 +84,18 @@ class Place:
 
     def parquet(self, *parts: str) -> Iterator[str]:
         """Data files below a folder of it, by their paths in `files`."""
+        return (path for path in self._below(*parts) if path.endswith(".parquet"))
+
+    def tidy(self, *parts: str) -> None:
+        """Remove what writers that were killed left below a folder of it. Readers do not look at it: its name begins with a dot."""
+        for path in self._below(*parts):
+            if path.endswith(_UNFINISHED):
+                self._files.delete_file(path)
+
+    def _below(self, *parts: str) -> Iterator[str]:
         selector = fs.FileSelector(self._path(*parts), allow_not_found=True, recursive=True)
         for info in self._try(lambda: self._files.get_file_info(selector)):
-            if info.type == fs.FileType.File and info.base_name.endswith(".parquet"):
+            if info.type == fs.FileType.File:
                 yield info.path
 
     @property

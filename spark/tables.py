@@ -23,15 +23,12 @@ class Table:
     columns: tuple[tuple[str, Any, str], ...]
     #: How its files are ordered: readers of a part of it read a part of the files.
     order: tuple[str, ...] = ("seq",)
+    #: A column that files are divided by, into folders of its values.
     partition: str | None = None
 
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([(name, kind) for name, kind, _ in self.columns])
-
-    @property
-    def struct(self) -> pa.DataType:
-        return pa.struct(list(self.schema))
 
 
 _SEQ = ("seq", NUMBER, "record of the log")
@@ -207,9 +204,3 @@ TABLES = {
         REJECTED,
     )
 }
-#: Tables of which one record may have several rows; and those of which it has one or none.
-MANY = (PROPERTIES, CHANGES, ACCESS, PRINCIPALS, MEMBERS, GRANTS, SETTLING)
-ONE = (ADVERTISEMENTS, SIGNED, RECORDS, REJECTED)
-
-#: A record as one pass over the segments leaves it: a field for each table.
-STAGED = pa.schema([*((table.name, table.struct) for table in ONE), *((table.name, pa.list_(table.struct)) for table in MANY)])

@@ -7,10 +7,13 @@
       TrustError          a signature, chain, audience or lifetime is wrong
         LoginRefused      the broker's guard does not let this key in, or not yet
       Refused             policy or a limit said no (carries which, when the asker may know)
+        NoRoom            a disk is full, or does not do its work; may be well again later
       Absent              there is no such thing, or the asker may not know of it
       MalformedMessage    bytes do not fit the schema (keeps a bounded copy)
       QueryError          bad query text, with its position; or over a limit
       LogDiverged         a store and the log disagree; nothing is served until the operator looks
+        LogTrimmed        the log begins after what a store has: it needs a snapshot
+        StoreDamaged      a store cannot be read as what it was written as
       UnknownRules        the log asks for rules that this build does not know
 
 `word` is the value of `error` in `--json` output and in error replies; `exit_code` is the process's. Both are promised in the
@@ -73,6 +76,10 @@ class Refused(TdnError):
     exit_code = 5
 
 
+class NoRoom(Refused):
+    pass
+
+
 class Absent(TdnError):
     word = "absent"
     exit_code = 6
@@ -107,6 +114,14 @@ class QueryError(TdnError):
 class LogDiverged(TdnError):
     word = "trust"
     exit_code = 4
+
+
+class LogTrimmed(LogDiverged):
+    pass
+
+
+class StoreDamaged(LogDiverged):
+    pass
 
 
 class UnknownRules(TdnError):

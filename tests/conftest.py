@@ -40,9 +40,17 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
         network.end()
 
 
+#: Who starts one node while the others are down on purpose does not wait for them.
+IMPATIENT = """
+[limits]
+wait_for_others_seconds = 1.0
+"""
+
+
 @pytest.fixture(scope="session")
 def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
     network = LiveNetwork(tmp_path_factory.mktemp("mortal network") / "home")
+    network.issue_nodes({"n1": IMPATIENT, "n2": IMPATIENT})
     try:
         yield network
     finally:
@@ -72,6 +80,7 @@ SHORT = """
 [limits]
 query_seconds = 2.0
 query_memory_mb = 300
+wait_for_others_seconds = 1.0
 """
 #: No tick of any node for so long, and its guard lets entities ask each other.
 SILENCE_SECONDS = 4.0

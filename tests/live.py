@@ -34,13 +34,12 @@ from entity_client import EntityClient
 from entity_client.messaging import Message, Subscription
 from tdn.bus.connection import Channel, Connection, tls_context
 from tdn.errors import TdnError
-from tdn.guard.management import MANAGEMENT_USER
 from tdn.local.broker import find_rabbitmq
 from tdn.local.ca import LEAF_LIFE
 from tdn.local.home import Home
 from tdn.local.network import Network
 from tdn.protocol import names
-from tdn.protocol.names import Name, Role
+from tdn.protocol.names import MANAGEMENT_USER, Name, Role
 from tdn.store.view import View
 from tdn.trust import credentials, envelope, sealing, signing
 from tdn.trust.certificates import Identity
@@ -147,7 +146,14 @@ class Ran:
         """The one error object on standard error, which is its last line."""
         error: dict[str, Any] = json.loads(self.err.splitlines()[-1])
         assert set(error) == {"error", "message", "detail"}
+        # Another for each request: `request` gives it.
+        error["detail"].pop("request", None)
         return error
+
+    @property
+    def request(self) -> str:
+        """The id of the request that ended in an error."""
+        return str(json.loads(self.err.splitlines()[-1])["detail"]["request"])
 
 
 def run(
@@ -185,8 +191,8 @@ class LiveNetwork:
 
     # --- life ---
 
-    def up(self, nodes: int | None = None) -> None:
-        self.network.up(nodes=nodes)
+    def up(self, nodes: int | None = None, brokers: int | None = None) -> None:
+        self.network.up(nodes=nodes, brokers=brokers)
 
     def end(self) -> None:
         """End all of it, as a power cut would, and make sure that nothing is left."""
@@ -197,8 +203,7 @@ class LiveNetwork:
             for name in self.home.ids(role):
                 self.network.process(role, name).kill_hard()
         wait_for(lambda: not any(map(is_alive, searching)), "the searching processes to end with their nodes")
-        broker: Any = self.network.broker()
-        broker.kill_hard()
+        self.network.cluster.kill_hard()
         left = processes_of(self.home.folder)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -310,9 +315,20 @@ class LiveNetwork:
             if channel.is_open:
                 channel.close()
 
-    def manage(self, method: str, path: str) -> Any:
-        """The broker's management API, with the operator's login."""
-        request = urllib.request.Request(f"{self.home.settings().management_url}/api{path}", method=method)
+    def own_queue(self, node: str, kind: str = "node") -> str:
+        """The name of a node's own queue, as it is now; or of the one where it hears of the guards."""
+        begin = f"tdn.{kind}.{node}."
+        listed = self.manage("GET", "/queues/tdn?columns=name")
+        (name,) = (queue["name"] for queue in listed if queue["name"].startswith(begin))
+        return str(name)
+
+    def unanswered(self, node: str) -> int:
+        """Messages in a node's own queue. Nobody else may look into it; the broker counts every few seconds."""
+        return int(self.manage("GET", f"/queues/tdn/{self.own_queue(node)}").get("messages", 0))
+
+    def manage(self, method: str, path: str, broker: int = 0) -> Any:
+        """A broker's management API, the first one's unless another is named, with the operator's login."""
+        request = urllib.request.Request(f"{self.home.settings().management_urls[broker]}/api{path}", method=method)
         login = f"{MANAGEMENT_USER}:{self.home.management_password()}"
         request.add_header("Authorization", "Basic " + b64encode(login.encode()).decode())
         context = tls_context(self.credentials(Role.GUARD, "g1"))

@@ -30,9 +30,11 @@ from entity_client.cli.present import (
     print_decided,
     print_topic,
     read_text,
+    tell_ages,
     until_told,
 )
 from entity_client.client import EntityClient
+from entity_client.objects import told_as_of
 from tdn.cli import output
 from tdn.cli.output import add_globals, add_json, emit, note, table
 from tdn.errors import TdnError, UsageError
@@ -148,7 +150,10 @@ def _perform(act: Act, arguments: argparse.Namespace) -> int | None:
 
     async def session() -> int | None:
         async with await EntityClient.connect(_folder(arguments), timeout=arguments.timeout) as client:
-            return await act(client, arguments)
+            try:
+                return await act(client, arguments)
+            finally:
+                tell_ages(client)
 
     return asyncio.run(session())
 
@@ -310,7 +315,8 @@ async def _count(client: EntityClient, arguments: argparse.Namespace, language: 
     for wanted in arguments.node or [None]:
         node, total = await client.count(query, language=language, times=times, node=wanted)
         if arguments.json:
-            emit({"node": node, "count": total})
+            age = client.ages.get(node)
+            emit({"node": node, "count": total, **told_as_of(age.as_of if age is not None else None)})
         else:
             output.say(f"{total} at node {node}")
     return 0

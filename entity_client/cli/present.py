@@ -18,7 +18,7 @@ from tdn.cli.output import emit, note
 from tdn.errors import UsageError
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol.access import NO_LISTS
-from tdn.protocol.times import parse_duration
+from tdn.protocol.times import describe_duration, parse_duration
 from tdn.trust.grants import RIGHTS
 
 Act = Callable[[EntityClient, argparse.Namespace], Awaitable[int | None]]
@@ -118,6 +118,12 @@ async def pass_on(client: EntityClient, arguments: argparse.Namespace, uuid: str
         granted = await client.grants.let_pass_on(right, uuid, joined)
         if granted is not None:
             note(f"{granted.grant.grantee} may pass on the right to {right}: grant {granted.id}")
+
+
+def tell_ages(client: EntityClient) -> None:
+    """Whatever was answered without the broker may be out of date: by whom, and how old it is."""
+    for node, age in sorted(client.ages.items()):
+        note(f"answered by node {node} without the broker, as of {describe_duration(timedelta(seconds=age.seconds))} ago")
 
 
 LINE = "{:36}  {:16}  {:10}  {}"

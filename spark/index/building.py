@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-
-from spark.index import certificates as certified
-from spark.index.certificates import Carried
-from spark.index.rows import Trust, stage
 from spark.index.store import Commit, Index, batch_name, commit_of
+from spark.index.tasks import DONE, Batches, Portion, Work, bringing_certificates, verifying
 from spark.places import Place
-from spark.tables import ADVERTISEMENTS, CERTIFICATES, MANY, ONE, SIGNED, STAGED, TABLES, Table
+from spark.tables import CERTIFICATES
 from tdn.archive.manifest import MANIFEST, SEGMENTS, Entry, read_chain
 from tdn.errors import Absent, TrustError
 from tdn.protocol.times import format_time
-from tdn.trust.certificates import TrustRoots, roots_from_ders
+from tdn.trust.certificates import TrustRoots
 
-#: Segments in one batch: four million records at most. A table of a smaller index is one file.
+#: Segments in one batch: four million records at most.
 MOST_SEGMENTS = 256
-#: Advertisements in one file, or so.
-_FILE_ROWS = 250_000
-_ROW_GROUP_BYTES = 16 * 1024**2
-
-Batches = Iterator[pa.RecordBatch]
+#: Segments of one task, at most: their rows are in a task's memory together, half a gigabyte of them. Of fewer segments there are as many tasks as this.
+_TASK_SEGMENTS = 4
+_TASKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,144 +87,48 @@ def _batch(
     progress: Callable[[str], None],
 ) -> Commit:
     first, last = entries[0].first, entries[-1].last
-    batch = batch_name(first, last)
-    progress(f"records {first} to {last}: digests")
-    files = [archive.name(SEGMENTS, entry.file) for entry in entries]
-    _require_digests(spark, archive, entries, files)
-    records = spark.read.parquet(*files)
+    _require_files(archive, entries)
+    work = Work(archive.text, index.place.text, batch_name(first, last), roots.ders, entries[0].network, _portions(entries))
     progress(f"records {first} to {last}: certificates")
-    known = _certificates(spark, index, commits, batch, records, roots)
+    done = _run(spark, work, bringing_certificates(work))
+    known = [commit.batch for commit in commits if commit.rows[CERTIFICATES.name]]
+    work = replace(work, certificates=tuple(f"batch={batch}" for batch in (*known, work.batch)))
     progress(f"records {first} to {last}: signatures")
-    staged = index.place.name("staging", "staged")
-    _frame(records.select(*_STAGED_FROM), _staging(roots.ders, known, entries[0].network), STAGED).write.parquet(staged)
+    done += _run(spark, work, verifying(work))
     rows: dict[str, int] = {}
-    for table in TABLES.values():
-        progress(f"records {first} to {last}: {table.name}")
-        if table is not CERTIFICATES:
-            _write(spark.read.parquet(staged), table, index.place.name("tables", table.name, f"batch={batch}"), last - first + 1)
-        rows[table.name] = index.written(table.name, batch)
-    until = spark.read.parquet(*index.paths("records", [_unfinished(rows, first, last)])).agg({"judged_at": "max"}).collect()[0][0]
-    commit = commit_of(entries, roots, rows, _text(until))
+    for row in done:
+        rows[row["table"]] = rows.get(row["table"], 0) + row["rows"]
+    commit = commit_of(entries, roots, rows, _until([row["until"] for row in done]))
     index.commit(commit)
     return commit
 
 
-def _unfinished(rows: dict[str, int], first: int, last: int) -> Commit:
-    return Commit(0, "", "", first, last, "", "", rows)
-
-
-def _text(moment: Any) -> str:
-    # Spark gives times of the session's zone, UTC, without saying so.
-    return format_time(moment.replace(tzinfo=UTC)) if moment is not None else ""
-
-
-def _frame(frame: Any, function: Callable[[Batches], Batches], schema: pa.Schema) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return frame.mapInArrow(function, from_arrow_schema(schema))
-
-
-# --- digests ---
-
-_DIGESTS = pa.schema([("path", pa.string()), ("sha256", pa.string())])
-
-
-def _require_digests(spark: Any, archive: Place, entries: list[Entry], files: list[str]) -> None:
-    """Every file is the one that its entry names. A file that was cut short is found here too, before anything reads it."""
-    wanted = {entry.file: entry for entry in entries}
-    missing = sorted(wanted.keys() - set(archive.list(SEGMENTS)))
+def _require_files(archive: Place, entries: Sequence[Entry]) -> None:
+    missing = sorted({entry.file for entry in entries} - set(archive.list(SEGMENTS)))
     if missing:
         raise TrustError(f"segment {missing[0]} is missing from {archive}")
-    found = _frame(spark.read.format("binaryFile").load(files).select("path", "content"), _digests, _DIGESTS).collect()
-    digests = {row["path"].rpartition("/")[2]: row["sha256"] for row in found}
-    for name, entry in wanted.items():
-        if digests.get(name) != entry.sha256:
-            raise TrustError(f"segment {name} is not the file that was exported: its digest differs")
 
 
-def _digests(batches: Batches) -> Batches:
-    for batch in batches:
-        digests = [hashlib.sha256(content.as_buffer()).hexdigest() for content in batch.column("content")]
-        yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(digests)], schema=_DIGESTS)
+def _portions(entries: Sequence[Entry]) -> tuple[Portion, ...]:
+    """Segments that follow each other, for one task each."""
+    size = max(1, min(_TASK_SEGMENTS, len(entries) // _TASKS))
+    shares = (entries[start : start + size] for start in range(0, len(entries), size))
+    return tuple(Portion(share[0].first, tuple((entry.file, entry.sha256) for entry in share)) for share in shares)
 
 
-# --- certificates ---
+def _run(spark: Any, work: Work, tasks: Callable[[Batches], Batches]) -> list[Any]:
+    """A task for each portion; what they say, if nothing is wrong with any."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    count = len(work.portions)
+    done: list[Any] = spark.range(0, count, 1, count).mapInArrow(tasks, from_arrow_schema(DONE)).collect()
+    problems = sorted(row["problem"] for row in done if row["problem"] is not None)
+    if problems:
+        raise TrustError(problems[0])
+    return done
 
 
-def _certificates(
-    spark: Any, index: Index, commits: list[Commit], batch: str, records: Any, roots: TrustRoots
-) -> dict[str, Carried]:
-    """All certificates that the index knows, the new ones written to the batch that is being made."""
-    bringing = records.where(records.effects.contains('["certificate",')).select("seq", "at", "effects")
-    new = _frame(bringing, _certificates_in(roots.ders), CERTIFICATES.schema)
-    path = index.place.name("tables", CERTIFICATES.name, f"batch={batch}")
-    new.coalesce(1).write.parquet(path)
-    known: dict[str, Carried] = {}
-    for place in [*index.paths(CERTIFICATES.name, commits), path]:
-        known |= certified.carried(spark.read.schema(new.schema).parquet(place).toArrow().to_pylist())
-    return known
-
-
-def _certificates_in(ders: tuple[bytes, ...]) -> Callable[[Batches], Batches]:
-    def run(batches: Batches) -> Batches:
-        roots = roots_from_ders(ders)
-        for batch in batches:
-            rows = [
-                row for seq, at, effects in _rows(batch, "seq", "at", "effects") for row in certified.in_effects(seq, at, effects, roots)
-            ]
-            yield pa.RecordBatch.from_pylist(rows, schema=CERTIFICATES.schema)
-
-    return run
-
-
-# --- the pass over all records ---
-
-_STAGED_FROM = ("seq", "at", "kind", "status", "raw", "effects")
-#: Rows given to Arrow at a time.
-_AT_ONCE = 1000
-
-
-def _staging(ders: tuple[bytes, ...], certificates: dict[str, Carried], network: str) -> Callable[[Batches], Batches]:
-    def run(batches: Batches) -> Batches:
-        trust = Trust(roots_from_ders(ders), certified.knower(certificates), network)
-        for batch in batches:
-            for start in range(0, batch.num_rows, _AT_ONCE):
-                rows = [
-                    stage(seq, at, kind, status, raw, effects, trust)
-                    for seq, at, kind, status, raw, effects in _rows(batch.slice(start, _AT_ONCE), *_STAGED_FROM)
-                ]
-                yield pa.RecordBatch.from_pylist(rows, schema=STAGED)
-
-    return run
-
-
-def _rows(batch: pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
-    return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-
-
-# --- from the pass to the tables ---
-
-
-def _write(staged: Any, table: Table, path: str, records: int) -> None:
-    """One table's rows of a batch, ordered."""
-    from pyspark.sql import functions as F
-
-    column = F.col(table.name)
-    if table in ONE:
-        frame = staged.where(column.isNotNull()).select(f"{table.name}.*")
-    elif table in MANY:
-        frame = staged.where(F.size(column) > 0).select(F.explode(column).alias("row")).select("row.*")
-    else:
-        raise ValueError(table.name)
-    frame = frame.select(*table.schema.names)
-    parts = max(1, records // _FILE_ROWS) if table in (ADVERTISEMENTS, SIGNED) else 1
-    order = [table.partition, *table.order] if table.partition else list(table.order)
-    frame = frame.repartitionByRange(parts, *order) if parts > 1 else frame.coalesce(1)
-    writer = (
-        frame.sortWithinPartitions(*order)
-        .write.option("parquet.block.size", _ROW_GROUP_BYTES)
-        .option("parquet.bloom.filter.enabled#uuid", "true" if "uuid" in table.schema.names else "false")
-    )
-    if table.partition:
-        writer = writer.partitionBy(table.partition)
-    writer.parquet(path)
+def _until(moments: Sequence[datetime | None]) -> str:
+    latest = max((moment for moment in moments if moment is not None), default=None)
+    # Spark gives times of the session's zone, UTC, without saying so.
+    return format_time(latest.replace(tzinfo=UTC)) if latest is not None else ""

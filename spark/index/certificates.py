@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+import orjson
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -20,7 +20,7 @@ from tdn.trust.certificates import Identity, TrustRoots, decode_chain
 def in_effects(seq: int, at: datetime | None, effects: str, roots: TrustRoots) -> list[Row]:
     """The certificates that a record brought into the log and that lead to the roots. Whatever is signed with another is rejected."""
     found: list[Row] = []
-    for space, thumbprint, value in json.loads(effects):
+    for space, thumbprint, value in orjson.loads(effects):
         if space != "certificate" or value is None:
             continue
         try:
@@ -52,12 +52,14 @@ def _row(identity: Identity, seq: int, at: datetime | None) -> Row:
 
 #: What a task needs of a certificate: name, institution, validity, when it was issued, public key.
 Carried = tuple[str, str, datetime, datetime, datetime, bytes]
+_FIELDS = ("name", "institution", "not_before", "not_after", "issued", "public_key")
+#: The columns that say so.
+CARRIED = ("thumbprint", *_FIELDS)
 
 
 def carried(rows: Iterable[Mapping[str, Any]]) -> dict[str, Carried]:
-    """Certificates by thumbprint, small enough to be sent to every task."""
-    fields = ("name", "institution", "not_before", "not_after", "issued", "public_key")
-    return {row["thumbprint"]: tuple(row[field] for field in fields) for row in rows}
+    """Certificates by thumbprint."""
+    return {row["thumbprint"]: tuple(row[field] for field in _FIELDS) for row in rows}
 
 
 def knower(certificates: Mapping[str, Carried]) -> Known:

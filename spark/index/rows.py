@@ -7,11 +7,12 @@ something wrong has no effect but a row in `rejected`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import orjson
 
 from tdn.errors import TdnError, TrustError
 from tdn.protocol import descriptor as descriptors
@@ -26,6 +27,8 @@ from tdn.trust.envelope import Envelope
 from tdn.trust.statements import Advertisement
 
 Row = dict[str, Any]
+#: Rows by table.
+Rows = dict[str, list[Row]]
 
 #: Finds a certificate that the index has verified, by its thumbprint.
 Known = Callable[[str], Identity]
@@ -40,16 +43,16 @@ class Trust:
     network: str
 
 
-def stage(seq: int, at: datetime | None, kind: str, status: str, raw: bytes, effects: str, trust: Trust) -> Row:
+def stage(seq: int, at: datetime | None, kind: str, status: str, raw: bytes, effects: str, trust: Trust) -> Rows:
     """The rows of a record, by table. Never raises for what the record holds."""
-    staged: Row = {"records": {"seq": seq, "judged_at": at, "kind": kind, "status": status}}
+    staged: Rows = {"records": [{"seq": seq, "judged_at": at, "kind": kind, "status": status}]}
     if status == "void":
         # No node signed it, or it should not be there: it did nothing, and there is nothing to check it by.
         return staged
     uuid = None
     try:
         request = _verify(raw, kind, accepted=status in ("accepted", "repeated"), trust=trust)
-        writes = json.loads(effects)
+        writes = orjson.loads(effects)
         if writes and status != "accepted":
             raise TrustError(f"a record that was {status} has effects")
         uuid = request.body.get("uuid") if request is not None else None
@@ -59,7 +62,7 @@ def stage(seq: int, at: datetime | None, kind: str, status: str, raw: bytes, eff
     except (TdnError, ValueError, KeyError, TypeError, AttributeError, LookupError) as error:
         reason = error.message if isinstance(error, TdnError) else f"{type(error).__name__}: {error}"
         rejected = {"seq": seq, "judged_at": at, "kind": kind, "uuid": uuid, "reason": reason[:1000], "raw": raw}
-        return {"records": staged["records"], "rejected": rejected}
+        return {"records": staged["records"], "rejected": [rejected]}
     return staged
 
 
@@ -87,7 +90,7 @@ def _verify(raw: bytes, kind: str, *, accepted: bool, trust: Trust) -> Envelope 
     return request
 
 
-def _advertised(request: Envelope, seq: int, at: datetime | None, writes: list[Any], trust: Trust) -> Row:
+def _advertised(request: Envelope, seq: int, at: datetime | None, writes: list[Any], trust: Trust) -> Rows:
     """The rows of an advertisement that the log took. One that was there already has no effects, and no rows."""
     if request.tail is None:
         raise TrustError("the request carries no advertisement")
@@ -102,13 +105,15 @@ def _advertised(request: Envelope, seq: int, at: datetime | None, writes: list[A
     if minted.creator != request.signer.name.id:
         raise TrustError("the advertisement is another's than its request")
     return {
-        "advertisements": _advertisement(minted, seq, at, fact),
-        "signed": {
-            "uuid": minted.uuid,
-            "seq": seq,
-            "advertisement": minted.token,
-            "opening": jsontext.canonical(request.body["opening"]).decode(),
-        },
+        "advertisements": [_advertisement(minted, seq, at, fact)],
+        "signed": [
+            {
+                "uuid": minted.uuid,
+                "seq": seq,
+                "advertisement": minted.token,
+                "opening": jsontext.canonical(request.body["opening"]).decode(),
+            }
+        ],
         "properties": [_property(minted, seq, name) for name in minted.descriptor.get("properties", ())],
     }
 
@@ -132,7 +137,8 @@ def _advertisement(minted: Advertisement, seq: int, at: datetime | None, fact: M
         "text": descriptor.get("text"),
         "keywords": descriptor.get("keywords"),
         "properties": [(name, as_text(value)) for name, value in descriptor["properties"].items()] if kind == "properties" else None,
-        "types": list(descriptor["types"].items()) if kind == "properties" else None,
+        # In the same order: readers go along both at once.
+        "types": [(name, descriptor["types"][name]) for name in descriptor["properties"]] if kind == "properties" else None,
         "xml": descriptor.get("xml"),
         "synopsis_type": minted.synopsis_type,
         "synopsis": minted.synopsis,
@@ -176,14 +182,14 @@ def _property(minted: Advertisement, seq: int, name: str) -> Row:
     }
 
 
-def _divide(writes: list[Any], seq: int, at: datetime | None) -> Row:
-    rows: dict[str, list[Row]] = {}
+def _divide(writes: list[Any], seq: int, at: datetime | None) -> Rows:
+    rows: Rows = {}
     for space, key, value in writes:
         divide = _DIVIDE.get(space)
         if divide is not None and (row := divide(key, value, seq, at)) is not None:
             table, columns = row
             rows.setdefault(table, []).append(columns)
-    return dict(rows)
+    return rows
 
 
 def _topic(uuid: str, value: Mapping[str, Any], seq: int, at: datetime | None) -> tuple[str, Row] | None:

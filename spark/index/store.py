@@ -1,8 +1,7 @@
 """An index on disk: tables made of batches, and a commit for each batch. What has no commit is not there.
 
     commits/FIRST-LAST.json            a batch that is whole: which records, how many rows of each table
-    tables/TABLE/batch=FIRST-LAST/…    its rows, as Parquet
-    staging/                           the verified records of a batch that is being made
+    tables/TABLE/batch=FIRST-LAST/…    its rows, as Parquet: a file of each task
 
 A batch is written beside the others, and then committed. Killed anywhere, the next run removes what has no commit and does the same records again: each is in
 the index once.
@@ -20,8 +19,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from spark.places import Place
 from spark.tables import TABLES
@@ -124,26 +121,16 @@ class Index:
 
     def tidy(self, commits: Iterable[Commit]) -> None:
         """Remove what has no commit."""
-        self.place.remove("staging")
         kept = {f"batch={commit.batch}" for commit in commits}
         for table in self.place.list("tables"):
             for batch in self.place.list("tables", table):
                 if batch not in kept:
                     self.place.remove("tables", table, batch)
 
-    def written(self, table: str, batch: str) -> int:
-        """How many rows of a table were written for a batch. None leave no folder: nobody has to read empty files."""
-        where = ("tables", table, f"batch={batch}")
-        rows: int = sum(pq.read_metadata(path, filesystem=self.place.files).num_rows for path in self.place.parquet(*where))
-        if not rows:
-            self.place.remove(*where)
-            if not self.place.list("tables", table):
-                self.place.remove("tables", table)
-        return rows
-
     def commit(self, commit: Commit) -> None:
+        for table in self.place.list("tables"):
+            self.place.tidy("tables", table, f"batch={commit.batch}")
         self.place.write(json.dumps(asdict(commit), indent=1).encode() + b"\n", "commits", f"{commit.batch}.json")
-        self.place.remove("staging")
 
 
 def commit_of(entries: list[Entry], roots: TrustRoots, rows: Mapping[str, int], until: str) -> Commit:

@@ -1,12 +1,15 @@
 """All queries of a job, asked of one batch of topics after the other.
 
 Plain strings, regular expressions and SQL are asked here: each takes time in proportion to the text, within the limits of its compiler. XPath and XQuery
-have no such bound and are asked in a process that can be killed (`confined`).
+have no such bound and are asked in a process that can be killed (`confined`). A regular expression that is left many topics is put to all of them by
+Arrow, whose RE2 is the one that defines the language (a test compares the two over all of Unicode), and which needs no Python for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+
+import pyarrow.compute as pc
 
 from spark.search.asked import Asked
 from spark.search.clues import Clues
@@ -14,12 +17,15 @@ from spark.search.confined import Confined
 from spark.search.topics import Topics
 from tdn.queries.compile import compile_query
 from tdn.queries.model import Query
+from tdn.queries.regex import RegexQuery
 from tdn.queries.times import ANY_TIME
 
-#: A query that found a topic, by its number; or one that could not go on, and why.
-Found = tuple[int, str | None, str | None]
+#: A query by its number, and the rows of the topics that it found; or why it could not go on.
+Found = tuple[int, list[int] | str]
 
 _CONFINED = ("xpath", "xquery")
+#: From so many topics on it is cheaper to let Arrow compile a pattern anew and look at the whole batch.
+_MANY = 500
 
 
 class Bulk:
@@ -35,7 +41,6 @@ class Bulk:
     def ask(self, topics: Topics) -> Iterator[Found]:
         """What the queries find among some topics. A query that was given up is not asked again."""
         left = self._clues.of(topics)
-        uuids = topics.column("uuid")
         open_rows = [row for row, kind in enumerate(topics.column("descriptor_kind")) if kind != "sealed"]
         is_open = frozenset(open_rows)
         xml_rows = [row for row in open_rows if topics.column("descriptor_kind")[row] == "xml"]
@@ -54,21 +59,24 @@ class Bulk:
                 candidates = [row for row in candidates if asked.times.admit(created[row], expires[row])]
             if not candidates:
                 continue
-            if confined:
-                yield from self._ask_confined(asked, topics, candidates)
-                continue
-            subject, matches = topics.subject, query.matches
-            for row in candidates:
-                if matches(subject(row)):
-                    yield asked.number, uuids[row], None
+            found = self._ask_confined(asked, topics, candidates) if confined else self._matching(query, topics, candidates)
+            if found:
+                yield asked.number, found
 
-    def _ask_confined(self, asked: Asked, topics: Topics, candidates: list[int]) -> Iterator[Found]:
+    def _matching(self, query: Query, topics: Topics, candidates: list[int]) -> list[int]:
+        if not isinstance(query, RegexQuery):
+            matches, subject = query.matches, topics.subject
+            return [row for row in candidates if matches(subject(row))]
+        if len(candidates) < _MANY:
+            stands_in, text = query.stands_in, topics.searchable
+            return [row for row in candidates if stands_in(text(row))]
+        found = pc.match_substring_regex(topics.all_searchable(), query.pattern).to_pylist()
+        return [row for row in candidates if found[row]]
+
+    def _ask_confined(self, asked: Asked, topics: Topics, candidates: list[int]) -> list[int] | str:
         documents = topics.column("xml")
         told = self._confined.ask(asked, [documents[row] for row in candidates])
         if isinstance(told, str):
             self._given_up.add(asked.number)
-            yield asked.number, None, told
-            return
-        uuids = topics.column("uuid")
-        for place in told:
-            yield asked.number, uuids[candidates[place]], None
+            return told
+        return [candidates[place] for place in told]

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ahocorasick
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark.index.rows import as_value
-from spark.search.topics import Topics, text_of
+from spark.search.topics import Topics
 from tdn.protocol.times import parse_time
 from tdn.queries.model import (
     BOOLEAN,
@@ -113,7 +116,7 @@ class Left:
                     return None
                 together |= found
             return frozenset(together)
-        assert isinstance(clue, Anything)
+        assert isinstance(clue, Anything)  # noqa: S101  # for mypy: no other kind is left
         return None
 
     def _within(self, clue: Value) -> Rows:
@@ -132,35 +135,28 @@ class Left:
         return found
 
     def _field(self, name: str) -> list[tuple[Any, int]]:
-        column: Sequence[Any] = self._topics.column(name)
-        if name in ("created", "expires"):
-            return [(text_of(moment), row) for row, moment in enumerate(column)]
+        column: Sequence[Any] = self._topics.times(name) if name in ("created", "expires") else self._topics.column(name)
         return [(value, row) for row, value in enumerate(column)]
 
 
 def _property_values(topics: Topics, keys: set[str]) -> dict[str, list[tuple[Any, int]]]:
-    """Values of the properties that clues name, by family and name. Read from the flat arrays of the maps: most rows have none of them."""
+    """Values of the properties that clues name, by family and name. Chosen in the flat arrays of the maps: most are not named by any."""
     if not keys:
         return {}
-    names = {key[2:] for key in keys}
-    types, properties = topics.arrow("types"), topics.arrow("properties")
+    offsets, names, texts, kinds = topics.maps()
+    named = pc.is_in(names, pa.array(sorted({key[2:] for key in keys}), pa.string()))
+    places = np.flatnonzero(named.to_numpy(zero_copy_only=False))
+    rows = np.searchsorted(offsets.to_numpy(), places, side="right") - 1
+    # A batch may be a part of its arrays.
+    within = (rows >= 0) & (rows < len(topics))
+    places, rows = places[within], rows[within]
+    chosen = pa.array(places)
     found: dict[str, list[tuple[Any, int]]] = {}
-    flat_names, flat_types = types.keys.to_pylist(), types.items.to_pylist()
-    offsets = types.offsets.to_pylist()
-    # Both maps have the same keys, in an order of their own each.
-    value_names, value_texts, value_offsets = properties.keys.to_pylist(), properties.items.to_pylist(), properties.offsets.to_pylist()
-    for row in range(len(topics)):
-        begin, end = offsets[row], offsets[row + 1]
-        if begin == end:
-            continue
-        kinds = dict(zip(flat_names[begin:end], flat_types[begin:end], strict=True))
-        for at in range(value_offsets[row], value_offsets[row + 1]):
-            name = value_names[at]
-            if name not in names:
-                continue
-            key = f"{_FAMILIES[kinds[name]]}{name}"
-            if key in keys:
-                found.setdefault(key, []).append((_indexed(value_texts[at], kinds[name]), row))
+    columns = (names.take(chosen).to_pylist(), texts.take(chosen).to_pylist(), kinds.take(chosen).to_pylist(), rows.tolist())
+    for name, text, kind, row in zip(*columns, strict=True):
+        key = f"{_FAMILIES[kind]}{name}"
+        if key in keys:
+            found.setdefault(key, []).append((_indexed(text, kind), row))
     return found
 
 

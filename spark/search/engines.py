@@ -54,10 +54,12 @@ class DuckTables:
             if paths := index.paths(name, commits):
                 files = ", ".join("'" + f"{path}/**/*.parquet".replace("'", "''") + "'" for path in paths)
                 self._db.execute(
-                    f"CREATE VIEW {name} AS SELECT {columns} FROM read_parquet([{files}], hive_partitioning=true, hive_types_autocast=false)"
+                    f"CREATE VIEW {name} AS SELECT {columns} FROM read_parquet([{files}], hive_partitioning=true, hive_types_autocast=false)"  # noqa: S608  # names of ours; paths are quoted
                 )
             else:
-                self._db.register(name, table.schema.empty_table())
+                # A table: what is only registered is not there for other cursors.
+                self._db.register("nothing", table.schema.empty_table())
+                self._db.execute(f"CREATE TABLE {name} AS SELECT * FROM nothing")  # noqa: S608  # a name of ours
 
     def close(self) -> None:
         self._db.close()

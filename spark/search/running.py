@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark.index.store import Index
 from spark.search import standing
 from spark.search.asked import Asked, Faulty
-from spark.search.bulk import Bulk
+from spark.search.bulk import Bulk, Found
 from spark.search.confined import Confined
 from spark.search.engines import SparkTables
 from spark.search.topics import Topics
@@ -24,7 +24,8 @@ from tdn.errors import UsageError
 from tdn.protocol.times import format_time
 from tdn.trust.certificates import TrustRoots
 
-_FOUND = pa.schema([("number", pa.int32()), ("uuid", pa.string()), ("error", pa.string())])
+#: A topic that a query found; or why one could not go on; or, of no query, how many topics a batch had.
+_FOUND = pa.schema([("number", pa.int32()), ("uuid", pa.string()), ("error", pa.string()), ("topics", pa.int64())])
 #: Matches given to Arrow at a time.
 _AT_ONCE = 10_000
 
@@ -85,9 +86,7 @@ def search(
         progress(f"{len(asked)} queries over the topics of record {when.seq}")
         found = _found(topics, asked, str(unfinished / "found"), spark)
         progress("results")
-        rows = found.where("error IS NULL").groupBy("number").count().collect()
-        counts: dict[int, int] = {row["number"]: row["count"] for row in rows}
-        failed = _failures(found)
+        counts, failed, looked_at = _counted(found)
         _write(spark, found, asked, failed, tables, unfinished / "matches", form=form, signed=signed)
         names = {one.number: one.id for one in asked}
         told = [
@@ -99,8 +98,8 @@ def search(
                 for number in names
             ),
         ]
-        total = sum(count for number, count in counts.items() if number not in failed)
-        summary = Searched(told, total, topics.count(), when.at, when.seq, time.monotonic() - began)
+        total = sum(counts.values())
+        summary = Searched(told, total, looked_at, when.at, when.seq, time.monotonic() - began)
         shutil.rmtree(unfinished / "found", ignore_errors=True)
         (unfinished / "summary.json").write_text(json.dumps(summary.as_object(), indent=1, ensure_ascii=False) + "\n", "utf-8")
         unfinished.rename(out)
@@ -136,32 +135,57 @@ def _asking(asked: Sequence[Asked]) -> Callable[[Iterator[pa.RecordBatch]], Iter
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Confined() as confined:
             bulk = Bulk(asked, confined)
-            rows: list[tuple[int, str | None, str | None]] = []
             for batch in batches:
-                for row in bulk.ask(Topics(batch)):
-                    rows.append(row)
-                    if len(rows) == _AT_ONCE:
-                        yield _batch(rows)
-                        rows = []
-            if rows:
-                yield _batch(rows)
+                yield _row(topics=batch.num_rows)
+                yield from _told(bulk.ask(Topics(batch)), batch.column("uuid"))
 
     return run
 
 
-def _batch(rows: list[tuple[int, str | None, str | None]]) -> pa.RecordBatch:
-    numbers, uuids, errors = zip(*rows, strict=True)
+def _told(found: Iterator[Found], uuids: pa.Array) -> Iterator[pa.RecordBatch]:
+    """What queries found in one batch of topics, as rows, some thousand at a time."""
+    numbers: list[int] = []
+    rows: list[int] = []
+    for number, told in found:
+        if isinstance(told, str):
+            yield _row(number=number, error=told)
+            continue
+        numbers += [number] * len(told)
+        rows += told
+        if len(rows) >= _AT_ONCE:
+            yield _matches(numbers, uuids.take(pa.array(rows)))
+            numbers, rows = [], []
+    if rows:
+        yield _matches(numbers, uuids.take(pa.array(rows)))
+
+
+def _matches(numbers: list[int], uuids: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array(numbers, pa.int32()), pa.array(uuids, pa.string()), pa.array(errors, pa.string())], schema=_FOUND
+        [pa.array(numbers, pa.int32()), uuids.cast(pa.string()), *(pa.nulls(len(numbers), kind) for kind in _FOUND.types[2:])], schema=_FOUND
     )
 
 
-def _failures(found: Any) -> dict[int, str]:
-    """Queries that were given up by some task. What they had found elsewhere is not taken for all."""
+def _row(**told: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([told], schema=_FOUND)
+
+
+def _counted(found: Any) -> tuple[dict[int, int], dict[int, str], int]:
+    """How many topics each query found; which queries were given up by some task, and why: what they had found elsewhere is not taken for all; and how
+    many topics were looked at."""
     from pyspark.sql import functions as F
 
-    rows = found.where("error IS NOT NULL").groupBy("number").agg(F.min("error").alias("error")).collect()
-    return {row["number"]: row["error"] for row in rows}
+    rows = found.groupBy("number").agg(F.count("uuid"), F.min("error"), F.sum("topics")).collect()
+    counts: dict[int, int] = {}
+    failed: dict[int, str] = {}
+    looked_at = 0
+    for number, count, error, topics in rows:
+        if number is None:
+            looked_at = topics
+        elif error is not None:
+            failed[number] = error
+        else:
+            counts[number] = count
+    return counts, failed, looked_at
 
 
 def _write(
@@ -178,7 +202,7 @@ def _write(
     from pyspark.sql import functions as F
 
     names = spark.createDataFrame([(one.number, one.id) for one in asked if one.number not in failed], "number int, query string")
-    rows = found.where("error IS NULL").join(F.broadcast(names), "number").select("query", "uuid")
+    rows = found.where("uuid IS NOT NULL").join(F.broadcast(names), "number").select("query", "uuid")
     if signed:
         rows = rows.join(tables.frame("SELECT uuid, advertisement FROM signed"), "uuid").select("query", "uuid", "advertisement")
     rows = rows.sortWithinPartitions("query", "uuid")

@@ -69,10 +69,20 @@ def export(
 def _reached(entries: list[Entry], source: _Store) -> int:
     """The last record that an archive has, if the store is of the same log."""
     if not entries:
+        if source.first > 1:
+            raise UsageError(
+                f"this store has all records from {source.first} on only, and an archive begins with the first: export into a copy of the archive "
+                "that has those before"
+            )
         return 0
     last = entries[-1]
     if last.network != source.network:
         raise TrustError(f"the archive in that folder is of network {last.network[:12]}…, the store of {source.network[:12]}…")
+    if last.last + 1 < source.first:
+        raise UsageError(
+            f"the archive ends at record {last.last}, and this store has all records from {source.first} on only: export from a node that has those "
+            "between, or go on with an archive that reaches further"
+        )
     if last.last <= source.last and source.head(last.last) != last.head:
         raise LogDiverged(f"the archive holds another record {last.last} than the store; compare the nodes before going on")
     return last.last
@@ -131,6 +141,8 @@ class _Store:
                 raise UsageError(f"the store {path} is empty: its node has not read the log's beginning yet")
             self.network, self.rules = str(network[0]), int(network[1])
             self.last = int(self._db.execute("SELECT seq FROM position").fetchone()[0])
+            #: From where on it has all records.
+            self.first = int(self._db.execute("SELECT first FROM kept").fetchone()[0])
         except sqlite3.Error as error:
             raise UsageError(f"the store {path} cannot be read: {error}") from error
 
@@ -143,7 +155,7 @@ class _Store:
     def portion(self, first: int, last: int) -> Iterator[ArchivedRecord]:
         """Records from one on, as many as a segment holds."""
         rows = self._db.execute(
-            f"SELECT {segments.COLUMNS} FROM records WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?",
+            f"SELECT {segments.COLUMNS} FROM records WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?",  # noqa: S608  # a constant
             (first, last, segments.MOST_RECORDS),
         )
         size = 0

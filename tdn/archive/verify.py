@@ -6,7 +6,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tdn.archive import segments
@@ -72,11 +72,12 @@ def verify(
 def _judge(view: View, records: list[ArchivedRecord], entry: Entry, progress: Callable[[int], None]) -> None:
     for start in range(0, len(records), _BATCH):
         batch = records[start : start + _BATCH]
-        view.apply_all([(one.offset, one.raw) for one in batch], durable=False)
+        # Numbered anew: offsets begin again where the log was put back after the broker had lost it.
+        view.apply_all([(one.seq, one.raw) for one in batch], durable=False)
         with closing(sqlite3.connect(view.path)) as db:
-            rows = db.execute(f"SELECT {segments.COLUMNS} FROM records WHERE seq >= ? ORDER BY seq", (batch[0].seq,)).fetchall()
+            rows = db.execute(f"SELECT {segments.COLUMNS} FROM records WHERE seq >= ? ORDER BY seq", (batch[0].seq,)).fetchall()  # noqa: S608  # a constant
         for found, archived in zip(rows, batch, strict=True):
-            if ArchivedRecord.from_row(found) != archived:
+            if replace(ArchivedRecord.from_row(found), offset=archived.offset) != archived:
                 raise TrustError(
                     f"segment {entry.file}: record {archived.seq} is archived as {archived.kind} {archived.status}, and is judged otherwise or has other effects"
                 )

@@ -1,11 +1,14 @@
 """A connection and its channels, awaitable: pika's callbacks become futures, its exceptions become ours.
 
-Whoever waits on a channel that closes gets the reason, never silence. A publish returns when the broker has confirmed it.
+Whoever waits on a channel that closes gets the reason, never silence. A publish returns when the broker has confirmed it. Of several brokers
+any will do: clients spread over them, and one that is dead, hangs or lets nobody in costs a moment and no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import re
 import ssl
 import struct
@@ -16,7 +19,7 @@ from typing import Any
 import pika
 import pika.exceptions as foreign
 from pika.adapters.asyncio_connection import AsyncioConnection
-from pika.adapters.utils.connection_workflow import AMQPConnectorException
+from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowAborted, AMQPConnectorException
 from pika.credentials import ExternalCredentials
 
 from tdn.errors import BrokerUnavailable, LoginRefused, Refused, TdnError, TrustError
@@ -27,6 +30,8 @@ CUT_OFF = "the key was revoked or superseded"
 #: Seconds between heartbeats. A dead peer is noticed within two of them.
 HEARTBEAT_SECONDS = 20
 _CONNECT_SECONDS = 10
+#: How long a broker may take before the next one is tried beside it. Connecting takes 11 ms where nothing else is going on.
+_NEXT_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,9 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
             return BrokerUnavailable(f"the broker's guard did not answer: {error.reply_text[:300]}")
         if error.reply_code == 403:
             return Refused("the broker refused it", detail={"broker": error.reply_text[:300]})
-        return BrokerUnavailable(f"the broker closed the channel: {error.reply_code} {error.reply_text[:300]}")
+        return BrokerUnavailable(
+            f"the broker closed the channel: {error.reply_code} {error.reply_text[:300]}", detail={"code": error.reply_code}
+        )
     return BrokerUnavailable(f"the broker is not reachable: {error or type(error).__name__}")
 
 
@@ -111,6 +118,12 @@ class _OneWrite(AsyncioConnection):  # type: ignore[misc]  # pika ships no types
 
     def _output_marshaled_frames(self, marshaled_frames: Sequence[bytes]) -> None:
         super()._output_marshaled_frames([b"".join(marshaled_frames)])
+
+    def _on_connection_workflow_done(self, conn_or_exc: Any) -> None:
+        """pika (1.4.4) hands over the class of this error instead of one, and then fails on it, when a connection is given up while it logs in."""
+        super()._on_connection_workflow_done(
+            AMQPConnectionWorkflowAborted() if conn_or_exc is AMQPConnectionWorkflowAborted else conn_or_exc
+        )
 
     def _read_frame(self) -> Any:
         """A frame, also when its properties cannot be read: a sender's header table that RabbitMQ passes on and pika fails on (a time
@@ -138,15 +151,45 @@ class Connection:
         raw.add_on_close_callback(self._on_closed)
 
     @classmethod
-    async def open(cls, brokers: Sequence[Broker], credentials: Credentials, *, vhost: str) -> Connection:
-        """Connect to the first broker that answers."""
-        error: TdnError = BrokerUnavailable("no broker is configured")
-        for broker in brokers:
-            try:
-                return await cls._open_one(broker, credentials, vhost)
-            except TdnError as failure:
-                error = failure
-        raise error
+    async def open(
+        cls, brokers: Sequence[Broker], credentials: Credentials, *, vhost: str, prefer: Broker | None = None
+    ) -> Connection:
+        """Connect to any broker, the preferred one first, else by chance. The next is tried when one has failed or takes long.
+
+        A refused login may be the fault of one broker's guard, so the others are asked too; but once one has refused, those that hang are
+        not waited for.
+        """
+        waiting = sorted(random.sample(brokers, len(brokers)), key=lambda broker: broker != prefer)
+        trying: set[asyncio.Task[Connection]] = set()
+        failures: list[TdnError] = []
+        try:
+            while waiting or trying:
+                if waiting:
+                    trying.add(asyncio.create_task(cls._open_one(waiting.pop(0), credentials, vhost)))
+                refused = any(isinstance(failure, TrustError) for failure in failures)
+                patience = _NEXT_SECONDS if waiting or refused else None
+                done, _ = await asyncio.wait(trying, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    trying.discard(task)
+                    try:
+                        return task.result()
+                    except TdnError as failure:
+                        failures.append(failure)
+                if refused and not done and not waiting:
+                    break
+        finally:
+            for task in trying:
+                if not task.cancel() and task.exception() is None:
+                    # It came second.
+                    task.result().abandon()
+        if not failures:
+            raise BrokerUnavailable("no broker is configured")
+        failures.sort(key=lambda failure: not isinstance(failure, TrustError))
+        if len(brokers) > 1 and isinstance(failures[0], BrokerUnavailable):
+            raise BrokerUnavailable(
+                f"none of the {len(brokers)} brokers takes connections; most must run, or the others stop too (`tdn status`): {failures[0]}"
+            ) from failures[0]
+        raise failures[0]
 
     @classmethod
     async def _open_one(cls, broker: Broker, credentials: Credentials, vhost: str) -> Connection:
@@ -172,7 +215,7 @@ class Connection:
                     translate(error if isinstance(error, BaseException) else BrokerUnavailable(str(error)), who=who)
                 )
 
-        _OneWrite(
+        raw = _OneWrite(
             parameters,
             on_open_callback=lambda raw: _settle(opened, raw),
             on_open_error_callback=failed,
@@ -180,8 +223,15 @@ class Connection:
             custom_ioloop=loop,
         )
         try:
-            return cls(await asyncio.wait_for(opened, _CONNECT_SECONDS + 5), who)
-        except TimeoutError as error:
+            # Not wait_for: in Python 3.11 it forgets that it was cancelled when the answer comes in the same moment.
+            async with asyncio.timeout(_CONNECT_SECONDS + 5):
+                return cls(await opened, who)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            # Nobody waits for it any more: it must not open later and stay.
+            with contextlib.suppress(foreign.AMQPError):
+                raw.close()
+            if isinstance(error, asyncio.CancelledError):
+                raise
             raise BrokerUnavailable(f"the broker at {broker.host}:{broker.port} did not answer") from error
 
     async def channel(self, *, prefetch: int = 0, confirms: bool = False) -> Channel:
@@ -202,9 +252,13 @@ class Connection:
             await channel.confirm()
         return channel
 
-    async def close(self) -> None:
+    def abandon(self) -> None:
+        """Close without waiting for it."""
         if not self.closed.done() and not (self._raw.is_closing or self._raw.is_closed):
             self._raw.close()
+
+    async def close(self) -> None:
+        self.abandon()
         if not self.closed.done():
             await asyncio.wait([self.closed], timeout=5)
 
@@ -237,8 +291,11 @@ class Channel:
     async def declare_exchange(self, name: str, kind: str) -> None:
         await self._call(self._raw.exchange_declare, exchange=name, exchange_type=kind, durable=True)
 
-    async def declare_queue(self, name: str, arguments: dict[str, Any] | None = None) -> None:
-        await self._call(self._raw.queue_declare, queue=name, durable=True, arguments=arguments or {})
+    async def declare_queue(self, name: str, arguments: dict[str, Any] | None = None, *, exclusive: bool = False) -> None:
+        """A queue that lasts; or an exclusive one, which nobody else reads and which ends with the connection."""
+        await self._call(
+            self._raw.queue_declare, queue=name, durable=not exclusive, exclusive=exclusive, arguments=arguments or {}
+        )
 
     async def count_messages(self, name: str) -> int:
         """How many messages a queue or stream holds. Asked passively, which needs no permission."""
@@ -300,6 +357,12 @@ class Channel:
     def on_cancelled(self, callback: Callable[[], None]) -> None:
         """Told when the broker ends a consumer by itself: its queue was deleted, or its leader is gone."""
         self._raw.add_on_cancel_callback(lambda _frame: callback())
+
+    def on_returned(self, callback: Callable[[str], None]) -> None:
+        """Told the id of a mandatory message that no queue takes. For channels without confirms; with them, the publish fails."""
+        self._raw.add_on_return_callback(
+            lambda _channel, _method, properties, _body: callback(_text(properties.message_id) or "")
+        )
 
     async def cancel(self, tag: str) -> None:
         await self._call(self._raw.basic_cancel, tag)

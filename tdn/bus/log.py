@@ -57,6 +57,10 @@ class Follower:
         await channel.consume(names.LOG, follower._arrived.put_nowait, arguments=arguments)
         return follower
 
+    async def close(self) -> None:
+        """Read no more. The channel goes with its consumer on it (see `last_offset`)."""
+        await self._channel.close()
+
     async def batch(self, most: int) -> list[tuple[int, bytes]]:
         """The next records as (offset, bytes): at least one, and all that have arrived up to `most`."""
         first = await self._arrived.get()
@@ -113,5 +117,23 @@ async def last_offset(connection: Connection) -> int:
                 async with asyncio.timeout(_CHUNK_SECONDS):
                     latest = max(latest, await arrived.get())
         return latest
+    finally:
+        await channel.close()
+
+
+async def first_offset(connection: Connection) -> int:
+    """The offset of the first record that the log still has; -1 for an empty log."""
+    channel = await connection.channel(prefetch=1)
+    try:
+        arrived: asyncio.Queue[int] = asyncio.Queue()
+        await channel.consume(
+            names.LOG,
+            lambda delivery: arrived.put_nowait(int(delivery.headers["x-stream-offset"])),
+            arguments={"x-stream-offset": "first"},
+        )
+        async with asyncio.timeout(_LAST_SECONDS):
+            return await arrived.get()
+    except TimeoutError:
+        return -1
     finally:
         await channel.close()

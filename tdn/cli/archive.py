@@ -54,7 +54,7 @@ def _export(arguments: argparse.Namespace) -> None:
     if node.identity.name.role is not Role.NODE:
         raise UsageError(f"{store.parent} holds no node's credentials")
     try:
-        done = export(store, Archive(arguments.to), node, credentials.load_roots(home.settings().roots), progress=_progress())
+        done = export(store, Archive(arguments.to), node, node.roots, progress=progress_line())
     except OSError as error:
         raise UsageError(f"{arguments.to} cannot be written: {error.strerror or error}") from error
     _emit(
@@ -74,7 +74,7 @@ def _verify(arguments: argparse.Namespace) -> None:
     from tdn.archive.manifest import Archive
     from tdn.archive.verify import verify
 
-    found = verify(Archive(arguments.folder), trusted(arguments), judge=not arguments.quick, progress=_progress())
+    found = verify(Archive(arguments.folder), trusted(arguments), judge=not arguments.quick, progress=progress_line())
     _emit(
         arguments,
         {
@@ -97,7 +97,7 @@ def _emit(arguments: argparse.Namespace, value: dict[str, Any]) -> None:
         record(value)
 
 
-def _progress() -> Callable[[int, int], None]:
+def progress_line() -> Callable[[int, int], None]:
     """A line on a terminal that is written over; nothing elsewhere."""
     if not sys.stderr.isatty():
         return lambda done, last: None

@@ -39,6 +39,7 @@ def perform(arguments: argparse.Namespace) -> None:
     home = Home(arguments.home)
     if not home.exists:
         raise UsageError(f"there is no network in {home}; `tdn up` makes one")
+    home.require_version()
     # One more than asked for tells whether there are more.
     limit = arguments.limit + 1 if arguments.limit else None
     entries = _merged(home, arguments, limit)
@@ -78,6 +79,7 @@ def _refused(refusal: Refusal) -> dict[str, Any]:
         "at": parse_time(refusal.at),
         "guard": None,
         "record": refusal.seq,
+        "request": refusal.request,
         "entity": refusal.principal.partition(":")[2],
         "login": refusal.principal,
         "action": refusal.kind,

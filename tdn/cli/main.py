@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tdn.cli import archive, audit, output
+from tdn.cli import archive, audit, doctor, keeping, output, watch
 from tdn.cli.demo import run_demo
 from tdn.cli.output import add_globals, add_json, emit, note, table
 from tdn.cli.serve import serve_guard, serve_node
@@ -15,6 +15,7 @@ from tdn.errors import TrustError, UsageError
 from tdn.local.ca import AUTHORITIES, LEAF_LIFE, write_request
 from tdn.local.home import Home
 from tdn.local.network import Network
+from tdn.observe.settings import LOG_FORMATS
 from tdn.protocol.names import Role, check_id
 from tdn.protocol.times import parse_duration
 from tdn.trust import credentials
@@ -28,17 +29,28 @@ def build_parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", help="start the network of this home; make it if it is new")
     up.add_argument("--nodes", type=int, metavar="N", help="how many nodes (default: those of the home, or 2)")
+    up.add_argument(
+        "--brokers", type=int, metavar="N", help="how many private brokers: 1, 3 or 5 (default: those of the home, or 1)"
+    )
+    up.add_argument("--snapshot", type=Path, metavar="FILE", help="nodes and guards that have no store, or one behind it, start from it")
     up.set_defaults(perform=_up)
 
     down = commands.add_parser("down", help="stop everything of this home; nothing is lost")
     down.set_defaults(perform=_down)
 
     status = commands.add_parser("status", help="one line per process")
+    watch.add_arguments(status)
     status.set_defaults(perform=_status)
 
     for role, perform in ((Role.NODE, _node), (Role.GUARD, _guard)):
         foreground = commands.add_parser(str(role), help=f"run one {role} in the foreground")
         foreground.add_argument("--id", required=True, metavar="ID")
+        foreground.add_argument(
+            "--log-format", choices=LOG_FORMATS, help="lines for people, or one JSON object per line (default: as its file says, or text)"
+        )
+        foreground.add_argument(
+            "--snapshot", type=Path, metavar="FILE", help="where it has no store, or one behind this: start from it (`tdn snapshot`)"
+        )
         foreground.set_defaults(perform=perform)
         if role is Role.GUARD:
             foreground.add_argument("--listen", metavar="HOST:PORT", help="where its broker asks it (default: as in tdn.toml)")
@@ -51,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     issue.add_argument("--institution", metavar="X", help="default: local, or what the present certificate says")
     issue.add_argument("--node", action="store_true", help="for a node instead of an entity")
     issue.add_argument("--role", type=Role, choices=(Role.GUARD, Role.BROKER), help="for a guard, or for a RabbitMQ of your own")
-    issue.add_argument("--host", action="append", default=[], metavar="H", help="with --role: a name or address it is reached by")
+    issue.add_argument("--host", action="append", default=[], metavar="H", help="with --node or --role: a name or address it is reached by")
     issue.add_argument("--lifetime", type=parse_duration, default=LEAF_LIFE, metavar="D", help="default: 365d")
     issue.add_argument("--keep-key", action="store_true", help="for a NAME that has a key: a new certificate for that key")
     issue.set_defaults(perform=_issue)
@@ -82,6 +94,8 @@ def build_parser() -> argparse.ArgumentParser:
     audit_log.set_defaults(perform=audit.perform)
 
     archived = archive.add_parsers(commands)
+    kept = keeping.add_parsers(commands)
+    examined = doctor.add_parser(commands)
 
     verify = commands.add_parser(
         "verify", help="check an advertisement, grant, receipt, revocation, notification, status or manifest entry, offline"
@@ -93,7 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="a guided tour on a private network of its own, cleaned up afterwards")
     demo.set_defaults(perform=lambda arguments: run_demo(as_json=arguments.json))
 
-    for command in (up, down, status, issue, revoke, rotate, request, install, audit_log, *archived, verify, demo):
+    for command in (up, down, status, issue, revoke, rotate, request, install, audit_log, *archived, *kept, examined, verify, demo):
         add_json(command)
     return parser
 
@@ -109,7 +123,7 @@ def _home(arguments: argparse.Namespace) -> Home:
 
 def _up(arguments: argparse.Namespace) -> None:
     network = Network(_home(arguments), note)
-    started = network.up(nodes=arguments.nodes)
+    started = network.up(nodes=arguments.nodes, brokers=arguments.brokers, snapshot=arguments.snapshot)
     if not started:
         note("already running; nothing was changed")
     else:
@@ -126,6 +140,9 @@ def _status(arguments: argparse.Namespace) -> None:
     network = Network(_home(arguments))
     if not network.home.exists:
         note(f"there is no network in {network.home}; `tdn up` makes one")
+    if arguments.watch:
+        watch.perform(network, arguments)
+        return
     _show_status(network, as_json=arguments.json)
 
 
@@ -135,33 +152,30 @@ def _show_status(network: Network, *, as_json: bool) -> None:
         for entry in entries:
             emit(entry)
     elif entries:
-        rows = [
-            (
-                entry["role"],
-                entry["id"],
-                entry["pid"],
-                _condition(entry),
-                entry.get("sequence"),
-                entry.get("lag"),
-                entry.get("topics"),
-            )
-            for entry in entries
-        ]
-        table(rows, ("ROLE", "ID", "PID", "STATE", "SEQUENCE", "LAG", "TOPICS"))
-
-
-def _condition(entry: dict[str, object]) -> str:
-    state = "stopped" if not entry["alive"] else "ready" if entry.get("ready", True) else "not ready"
-    return f"{state}: denies entities everything" if entry.get("denies_all") else state
+        table([watch.row(entry) for entry in entries], watch.HEADINGS)
 
 
 def _node(arguments: argparse.Namespace) -> None:
-    serve_node(_home(arguments), arguments.id, verbose=arguments.verbose)
+    serve_node(
+        _home(arguments),
+        arguments.id,
+        snapshot=arguments.snapshot,
+        log_format=arguments.log_format,
+        verbose=arguments.verbose,
+    )
 
 
 def _guard(arguments: argparse.Namespace) -> None:
     home = _home(arguments)
-    serve_guard(home, arguments.id, listen=arguments.listen, management=arguments.management, verbose=arguments.verbose)
+    serve_guard(
+        home,
+        arguments.id,
+        listen=arguments.listen,
+        management=arguments.management,
+        snapshot=arguments.snapshot,
+        log_format=arguments.log_format,
+        verbose=arguments.verbose,
+    )
 
 
 def _issue(arguments: argparse.Namespace) -> None:
@@ -170,8 +184,8 @@ def _issue(arguments: argparse.Namespace) -> None:
     network.operator.found()
     if arguments.role and arguments.node:
         raise UsageError("--node and --role exclude each other")
-    if arguments.host and not arguments.role:
-        raise UsageError("--host goes with --role: only guards and brokers are connected to")
+    if arguments.host and not arguments.role and not arguments.node:
+        raise UsageError("--host goes with --node or --role: nobody connects to an entity")
     role = arguments.role or (Role.NODE if arguments.node else Role.ENTITY)
     again = (network.home.credentials(role, arguments.name) / "cert.pem").exists()
     folder = network.operator.issue(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tdn import machine
 from tdn.errors import TdnError, UsageError
 from tdn.protocol.times import parse_duration
 
@@ -81,6 +82,9 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> i
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
+        if (ours := machine.explain(error)) is not None:
+            _complain(ours.as_object(), as_json=as_json, verbose=verbose)
+            return ours.exit_code
         _complain({"error": "bug", "message": f"{type(error).__name__}: {error}", "detail": {}}, as_json=as_json, verbose=True)
         return 1
 
@@ -135,11 +139,16 @@ def _json_line(value: dict[str, Any]) -> str:
 
 
 def table(rows: Iterable[Sequence[Any]], headings: Sequence[str]) -> None:
+    for line in lines_of(rows, headings):
+        print(line)
+
+
+def lines_of(rows: Iterable[Sequence[Any]], headings: Sequence[str]) -> list[str]:
     """A readable table: columns as wide as what stands in them."""
     texts = [[("-" if cell is None else printable(str(cell))) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[column]) for row in texts)]) for column, heading in enumerate(headings)]
-    for row in [list(headings), *texts]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in [list(headings), *texts]]
+    return ["  ".join(row).rstrip() for row in padded]
 
 
 def record(value: dict[str, Any]) -> None:

@@ -8,29 +8,70 @@ import gc
 import logging
 import os
 import signal
+import sqlite3
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from tdn.cli.output import printable
-from tdn.errors import UsageError
+from tdn import machine
+from tdn.bus.connection import Broker
+from tdn.cli import logs
+from tdn.errors import TdnError, UsageError
+from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import Guard, GuardSettings
-from tdn.local import node_file
+from tdn.local import guard_file, node_file
+from tdn.local.guard_file import GuardFile
 from tdn.local.home import Home
+from tdn.local.settings_file import split_address
+from tdn.node.checkpointing import CHECKPOINT_RECORDS
 from tdn.node.service import Node, NodeSettings
+from tdn.observe.endpoint import Endpoint
+from tdn.observe.settings import Address, ObserveSettings
+from tdn.observe.traces import open_traces
 from tdn.protocol.names import Role
-from tdn.protocol.rates import Rate
+from tdn.snapshots.take import take
 from tdn.trust import credentials
+
+logger = logging.getLogger(__name__)
 
 #: Between reports to the home. `tdn status` is that fresh.
 _REPORT_SECONDS = 0.25
-#: Between counts of live topics: a million of them take some 20 ms.
-_COUNT_SECONDS = 2.0
 
 
-def serve_node(home: Home, name: str, *, verbose: bool) -> None:
+def serve_node(
+    home: Home, name: str, *, snapshot: Path | None = None, log_format: str | None = None, verbose: bool
+) -> None:
     folder = _folder(home, Role.NODE, name)
+    with _last_words(home, f"{Role.NODE}-{name}"):
+        observe = node_file.read_observe(folder)
+        logs.configure(verbose=verbose, log_format=log_format or observe.log_format)
+        if snapshot is not None:
+            _take(home, Role.NODE, name, snapshot)
+        _serve_node(home, name, folder, observe)
+
+
+def serve_guard(
+    home: Home,
+    name: str,
+    *,
+    listen: str | None = None,
+    management: str | None = None,
+    snapshot: Path | None = None,
+    log_format: str | None = None,
+    verbose: bool,
+) -> None:
+    folder = _folder(home, Role.GUARD, name)
+    with _last_words(home, f"{Role.GUARD}-{name}"):
+        written = guard_file.read(folder)
+        logs.configure(verbose=verbose, log_format=log_format or written.observe.log_format)
+        if snapshot is not None:
+            _take(home, Role.GUARD, name, snapshot, before_it_counts=lambda: _forget(folder))
+        _serve_guard(home, name, folder, written, listen=listen, management=management)
+
+
+def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings) -> None:
     connection = home.connection()
     policy, limits = node_file.read(folder)
     settings = NodeSettings(
@@ -39,42 +80,56 @@ def serve_node(home: Home, name: str, *, verbose: bool) -> None:
         genesis=home.genesis(),
         store=home.store(name),
         enrolments=home.enrolments,
-        tick_seconds=float(os.environ.get("TDN_TICK_SECONDS", "5")),
+        tick_seconds=_seconds("TDN_TICK_SECONDS", "5"),
         policy=policy,
         limits=limits,
+        checkpoint_records=int(os.environ.get("TDN_CHECKPOINT_RECORDS", CHECKPOINT_RECORDS)),
+        endpoint=node_file.read_endpoint(folder, name, home.endpoint_port(name)),
         # `tdn up` waits as long as something gets on.
         progress=lambda count: home.report(f"{Role.NODE}-{name}", {"pid": os.getpid(), "ready": False, "sequence": count}),
+        traces=open_traces("node", name, observe.traces),
     )
 
     async def run() -> None:
-        node = Node(credentials.load(folder), settings)
+        async with _endpoint(home, Role.NODE, name, observe) as endpoint:
+            node = Node(credentials.load(folder), settings)
+            if endpoint is not None:
+                endpoint.show(node.observed.metrics, node.readiness)
 
-        counted, topics = 0.0, 0
+            def state() -> dict[str, Any]:
+                return {
+                    "ready": node.condition.ready,
+                    "why": node.condition.why,
+                    "sequence": node.replica.position[0],
+                    "head": node.replica.position[1],
+                    "lag": node.replica.lag,
+                    "topics": node.observed.topics,
+                    "metrics": endpoint.url if endpoint is not None else None,
+                    "counts": dict(node.condition.counts),
+                }
 
-        def state() -> dict[str, Any]:
-            nonlocal counted, topics
-            if time.monotonic() - counted > _COUNT_SECONDS:
-                counted, topics = time.monotonic(), node.replica.reader.count_live(datetime.now(UTC))
-            return {
-                "ready": node.condition.ready,
-                "sequence": node.replica.position[0],
-                "head": node.replica.position[1],
-                "lag": node.replica.lag,
-                "topics": topics,
-                "counts": dict(node.condition.counts),
-            }
+            await _run(node.run, home, f"{Role.NODE}-{name}", state)
 
-        await _run(node.run, home, f"{Role.NODE}-{name}", state)
-
-    _log(verbose)
     asyncio.run(run())
 
 
-def serve_guard(home: Home, name: str, *, listen: str | None = None, management: str | None = None, verbose: bool) -> None:
-    folder = _folder(home, Role.GUARD, name)
+def _serve_guard(
+    home: Home, name: str, folder: Path, written: GuardFile, *, listen: str | None, management: str | None
+) -> None:
     connection = home.connection()
     configured = home.settings()
-    host, port = _address(listen) if listen is not None else (configured.guard_host, configured.guard_port)
+    host, port = configured.guard_host, configured.guard_port
+    urls, own = list(configured.management_urls), None
+    if configured.private_broker and (place := next((place for place in home.places() if place.guard == name), None)):
+        port, own = place.guard_port, Broker("127.0.0.1", place.amqps)
+        urls.sort(key=lambda url: url != f"https://127.0.0.1:{place.management}")
+    if (named := split_address(listen) if listen is not None else written.listen) is not None:
+        host, port = named
+    if (first := management or written.management_url) is not None:
+        urls = list(dict.fromkeys([first.rstrip("/"), *urls]))
+    if not configured.private_broker:
+        # The broker beside this guard is the one whose management API it asks first.
+        own = next((broker for broker in connection.brokers if broker.host == urlsplit(urls[0]).hostname), None)
     settings = GuardSettings(
         brokers=connection.brokers,
         vhost=connection.vhost,
@@ -83,29 +138,84 @@ def serve_guard(home: Home, name: str, *, listen: str | None = None, management:
         enrolments=home.enrolments,
         host=host,
         port=port,
-        management_url=(management or configured.management_url).rstrip("/"),
+        management_urls=urls,
         management_password=home.management_password(),
-        silence_seconds=float(os.environ.get("TDN_SILENCE_SECONDS", "20")),
+        own_broker=own,
+        silence_seconds=_seconds("TDN_SILENCE_SECONDS", "20"),
+        audit_rows=written.audit_rows,
     )
 
     async def run() -> None:
-        guard = Guard(credentials.load(folder), settings)
+        async with _endpoint(home, Role.GUARD, name, written.observe) as endpoint:
+            guard = Guard(credentials.load(folder), settings)
+            if endpoint is not None:
+                endpoint.show(guard.observed.metrics, guard.readiness)
 
-        def state() -> dict[str, Any]:
-            return {
-                "ready": guard.sure,
-                "sequence": guard.replica.position[0],
-                "lag": guard.replica.lag,
-                "cutting": guard.cutting,
-                # A guard that was stopped in its tracks cannot say so; that it says nothing shows it.
-                "at": int(time.time()),
-                "counts": dict(guard.counts),
-            }
+            def state() -> dict[str, Any]:
+                return {
+                    "ready": guard.sure,
+                    "sequence": guard.replica.position[0],
+                    "lag": guard.replica.lag,
+                    "cutting": guard.cutting,
+                    # A guard that was stopped in its tracks cannot say so; that it says nothing shows it.
+                    "at": int(time.time()),
+                    "metrics": endpoint.url if endpoint is not None else None,
+                    "counts": dict(guard.counts),
+                }
 
-        await _run(guard.run, home, f"{Role.GUARD}-{name}", state)
+            await _run(guard.run, home, f"{Role.GUARD}-{name}", state)
 
-    _log(verbose)
     asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def _endpoint(home: Home, role: Role, name: str, observe: ObserveSettings) -> AsyncIterator[Endpoint | None]:
+    """Where its numbers are shown: as its file says, or at the port that `tdn up` chose; or nowhere."""
+    address = observe.listen
+    if address is None and not observe.off and (port := home.metrics_port(role, name)) is not None:
+        address = Address("127.0.0.1", port)
+    if address is None:
+        yield None
+        return
+    async with Endpoint(address) as endpoint:
+        yield endpoint
+
+
+def _forget(guard: Path) -> None:
+    """A guard that begins with a snapshot has not seen what ended before: not knowing whom it allowed what, it closes all that was open before it."""
+    for ending in ("", "-wal", "-shm"):
+        (guard / f"{MEMORY_FILE}{ending}").unlink(missing_ok=True)
+
+
+def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: Callable[[], None] = lambda: None) -> None:
+    """Begin with a snapshot where the store is not as far."""
+    taken = take(
+        snapshot,
+        home.credentials(role, name) / "store.sqlite",
+        genesis=home.genesis(),
+        enrolments=[path.read_bytes() for path in sorted(home.enrolments.glob("*.jws"))],
+        newcomer=f"{role}:{name}",
+        progress=lambda count: home.report(f"{role}-{name}", {"pid": os.getpid(), "ready": False, "sequence": count}),
+        before_it_counts=before_it_counts,
+    )
+    if taken is None:
+        logger.info("%s %s is as far as the snapshot already; it is left alone", role, name)
+        return
+    logger.info(
+        "%s %s begins with record %d, as %s stated it: %d facts", role, name, taken.seq, ", ".join(taken.nodes), taken.facts
+    )
+
+
+@contextlib.contextmanager
+def _last_words(home: Home, name: str) -> Iterator[None]:
+    """What ends a process stays in the home, where `tdn status` and `tdn doctor` find it."""
+    try:
+        with machine.explained():
+            yield
+    except TdnError as error:
+        with contextlib.suppress(OSError):
+            home.report(name, {"pid": os.getpid(), "ready": False, "ended": error.as_object()})
+        raise
 
 
 async def _run(service: Callable[[asyncio.Event], Any], home: Home, name: str, state: Callable[[], dict[str, Any]]) -> None:
@@ -115,12 +225,19 @@ async def _run(service: Callable[[asyncio.Event], Any], home: Home, name: str, s
         loop.add_signal_handler(number, stop.set)
 
     async def report() -> None:
-        last: dict[str, Any] = {}
+        last: dict[str, Any] | None = {}
         while True:
-            values = {"pid": os.getpid(), **state()}
-            if values != last:
-                home.report(name, values)
-                last = values
+            try:
+                values = {"pid": os.getpid(), **state()}
+                if values != last:
+                    home.report(name, values)
+                    last = values
+            except (OSError, sqlite3.Error) as error:
+                # A full disk, say. What it last said of itself is then no longer true; the service itself decides whether it goes on.
+                if last is not None:
+                    logging.getLogger(__name__).warning("%s cannot say how it is: %s", name, machine.explain(error) or error)
+                    home.withdraw_report(name)
+                last = None
             await asyncio.sleep(_REPORT_SECONDS)
 
     # What was made by starting stays: looking through it for garbage again and again costs more than it finds.
@@ -136,50 +253,20 @@ async def _run(service: Callable[[asyncio.Event], Any], home: Home, name: str, s
             await reporting
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise UsageError(f"{text[:80]!r} is not an address; write HOST:PORT")
-    return host.strip("[]"), int(port)
+def _seconds(variable: str, default: str) -> float:
+    """A length of time from the environment, where tests and trials set it."""
+    text = os.environ.get(variable, default)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 3600:
+        raise UsageError(f"${variable}: write a number of seconds from 0.01 to 3,600")
+    return seconds
 
 
-def _folder(home: Home, role: Role, name: str) -> Any:
+def _folder(home: Home, role: Role, name: str) -> Path:
     folder = home.credentials(role, name)
     if not (folder / "cert.pem").exists():
         raise UsageError(f"there is no {role} {name!r} in {home}; known: {', '.join(home.ids(role)) or 'none'}")
     return folder
-
-
-class _PlainLines(logging.Formatter):
-    """One line per message, whatever a sender put into it; a traceback of ours keeps its lines."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = printable(record.message)
-        return super().formatMessage(record)
-
-
-class _Bounded(logging.Filter):
-    """So many lines a second and no more: a log that others can write to must not fill the disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rate = Rate(burst=500, per_second=20.0, clock=time.monotonic)
-        self._left_out = 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if not self._rate.take(""):
-            self._left_out += 1
-            return False
-        if self._left_out:
-            record.msg, record.args = f"{record.getMessage()} ({self._left_out} lines before this were left out)", ()
-            self._left_out = 0
-        return True
-
-
-def _log(verbose: bool) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(_Bounded())
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    logging.getLogger("pika").setLevel(logging.CRITICAL)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,15 @@ class Limits:
     heavy_per_asker: int = 8
     #: Waiting in a lane, of all askers.
     waiting: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a lane has to do now, and how many jobs of it were cut short since the start, by why."""
+
+    waiting: int
+    running: int
+    cuts: Mapping[str, int]
 
 
 @dataclass(eq=False, slots=True)
@@ -134,6 +143,11 @@ class _Lane:
         self._closed = False
         #: Where a job goes that takes too long here; None: it ends.
         self.next: _Lane | None = None
+        self._cuts = {cut.value: 0 for cut in Cut}
+
+    @property
+    def load(self) -> Load:
+        return Load(len(self._waiting), self._running.total(), dict(self._cuts))
 
     async def close(self) -> None:
         self._closed = True
@@ -174,6 +188,8 @@ class _Lane:
             del self._running[job.asker]
         if worker.alive:
             self._idle.append(worker)
+        if isinstance(ending, Cut):
+            self._cuts[ending.value] += 1
         if not job.answer.done():
             self._tell(job, ending)
         self._go_on()
@@ -258,6 +274,10 @@ class Lanes:
         self._quick.next = self._slow
         self._lanes = (self._quick, self._slow, self._heavy)
         self._open = False
+
+    def load(self) -> dict[str, Load]:
+        """Of each lane."""
+        return {lane.name: lane.load for lane in self._lanes}
 
     async def start(self) -> None:
         """Ready when it returns. Raises StartFailed, or the error of ours that the factory raised; then no process is left."""

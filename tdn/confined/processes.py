@@ -235,7 +235,7 @@ class Worker(asyncio.Protocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # for mypy: asyncio gives a stream's
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

@@ -154,6 +154,11 @@ class Audit:
             at = _stamp(entry.at)
             self._repeated[key] = [at, login, entity, action, OTHERS, None, entry.allowed, TOO_MANY, None, entry.count]
 
+    @property
+    def waiting(self) -> int:
+        """Rows that are not in the file yet."""
+        return len(self._fresh) + len(self._repeated)
+
     def flush(self) -> None:
         """Write what has gathered, in one transaction. Failing, keep it for the next time, within bounds: the guard goes on deciding."""
         self._flush(counts=self._clock() - self._repeats_since >= REPEATS_SECONDS or len(self._told) > _MOST_TOLD)
@@ -271,12 +276,12 @@ def _condition(entity: str | None, topic: str | None, since: datetime | None, de
 
 def _found(db: sqlite3.Connection, condition: str, values: list[Any], limit: int | None) -> Iterator[dict[str, Any]]:
     if limit is not None:
-        latest = f"SELECT * FROM entries WHERE {condition} ORDER BY at DESC, id DESC LIMIT ?"
+        latest = f"SELECT * FROM entries WHERE {condition} ORDER BY at DESC, id DESC LIMIT ?"  # noqa: S608  # values are parameters
         yield from map(_as_object, reversed(db.execute(latest, [*values, limit]).fetchall()))
         return
     last = db.execute("SELECT coalesce(max(id), 0) FROM entries").fetchone()[0]
     place = (-(2**63), 0)
-    page = f"SELECT * FROM entries WHERE {condition} AND id <= ? AND (at, id) > (?, ?) ORDER BY at, id LIMIT ?"
+    page = f"SELECT * FROM entries WHERE {condition} AND id <= ? AND (at, id) > (?, ?) ORDER BY at, id LIMIT ?"  # noqa: S608  # values are parameters
     while rows := db.execute(page, [*values, last, *place, _READ_AT_ONCE]).fetchall():
         yield from map(_as_object, rows)
         place = (rows[-1]["at"], rows[-1]["id"])

@@ -133,7 +133,13 @@ class Enforcer:
         a connection some seconds after it was opened. Once is enough, because none is opened without a guard."""
         after, last = f"{Role.ENTITY}:", f"{Role.ENTITY}:~"
         while portion := list(self._state.scan("principal", after=after, up_to=last, limit=_PORTION)):
-            keys = [(key.partition(":")[2], fact["key"]) for key, fact in portion if fact["key"]]
+            # Former keys too: the record that ended one may be before the snapshot that this guard began with.
+            keys = [
+                (principal.partition(":")[2], key)
+                for principal, fact in portion
+                for key in dict.fromkeys([fact["key"], *fact["superseded"], *fact["revoked"]])
+                if key
+            ]
             logins = [str(Name(Role.ENTITY, entity, key)) for entity, key in keys]
             await asyncio.gather(*(self._management.close_connections(login, RIGHT_ENDED) for login in logins))
             after = portion[-1][0]

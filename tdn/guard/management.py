@@ -1,34 +1,38 @@
-"""The broker's management API, as far as a guard needs it: close connections, delete queues, bindings and exchanges, look what is there.
+"""The brokers' management API, as far as we need it: a guard closes connections, deletes queues, bindings and exchanges, looks what is there; an operator
+sets a policy for the moment in which the log is trimmed.
 
-The API knows no client certificates as logins, so it is used with a password that the guard alone accepts, for this one purpose.
+Each broker answers for all of them, so any that answers will do; the guard's own is asked first. The API knows no client certificates as logins, so it is used with a password that the guard alone accepts, for this one purpose.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 from aiohttp import BasicAuth, ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from tdn.bus.connection import tls_context
 from tdn.errors import BrokerUnavailable
+from tdn.protocol.names import MANAGEMENT_USER
 from tdn.trust.credentials import Credentials
-
-#: Login of the management API. Not a principal's name, so it can never be a certificate's.
-MANAGEMENT_USER = "tdn-management"
 
 _AT_ONCE = 8
 _PAGE = 500
+#: How long one of several brokers may take before another is asked: longer than looking through many queues takes.
+_ONE_OF_SEVERAL_SECONDS = 4.0
+
+T = TypeVar("T")
 
 
 class Management:
-    """One broker's API. Absent things are no error: somebody else was quicker."""
+    """The API of one broker, or of several that are one. Absent things are no error: somebody else was quicker."""
 
-    def __init__(self, url: str, password: str, vhost: str, credentials: Credentials) -> None:
-        self._url = f"{url}/api"
+    def __init__(self, urls: Sequence[str], password: str, vhost: str, credentials: Credentials) -> None:
+        #: The one that answered last stands first.
+        self._urls = [f"{url}/api" for url in urls]
         self._password = password
         self._vhost = quote(vhost, safe="")
         self._credentials = credentials
@@ -37,7 +41,7 @@ class Management:
         self._session = ClientSession(
             connector=TCPConnector(ssl=tls_context(self._credentials), limit=_AT_ONCE),
             auth=BasicAuth(MANAGEMENT_USER, self._password),
-            timeout=ClientTimeout(total=10),
+            timeout=ClientTimeout(total=10 if len(self._urls) == 1 else _ONE_OF_SEVERAL_SECONDS),
         )
         return self
 
@@ -68,6 +72,28 @@ class Management:
         path = f"bindings/{self._vhost}/e/{quote(exchange, safe='')}/q/{quote(queue, safe='')}/{quote(binding, safe='')}"
         return await self._delete(path)
 
+    async def arguments_of(self, queue: str) -> dict[str, Any] | None:
+        """What a queue was declared with; None when it is not there."""
+        found = await self._get(f"queues/{self._vhost}/{quote(queue, safe='')}?columns=arguments")
+        return dict(found["arguments"]) if found is not None else None
+
+    async def set_policy(self, name: str, pattern: str, definition: Mapping[str, Any]) -> None:
+        """A policy for queues."""
+        body = {"pattern": pattern, "definition": dict(definition), "apply-to": "queues"}
+
+        async def put(url: str) -> bool:
+            async with self._session.put(f"{url}/policies/{self._vhost}/{name}", json=body) as response:
+                return await _is_there(response)
+
+        await self._any(put)
+
+    async def delete_policy(self, name: str) -> bool:
+        return await self._delete(f"policies/{self._vhost}/{name}")
+
+    async def brokers(self) -> list[dict[str, Any]]:
+        """Each broker of the cluster as it describes itself: running or not, alarms, open files."""
+        return await self._get("nodes") or []
+
     async def queues(self) -> AsyncIterator[str]:
         async for row in self._pages("queues"):
             yield row["name"]
@@ -89,18 +115,34 @@ class Management:
             page += 1
 
     async def _get(self, path: str) -> Any:
-        try:
-            async with self._session.get(f"{self._url}/{path}") as response:
+        async def get(url: str) -> Any:
+            async with self._session.get(f"{url}/{path}") as response:
                 return json.loads(await response.read()) if await _is_there(response) else None
-        except (ClientError, TimeoutError, OSError, ValueError) as error:
-            raise BrokerUnavailable(f"the broker's management API did not answer: {error or type(error).__name__}") from error
+
+        return await self._any(get)
 
     async def _delete(self, path: str, headers: dict[str, str] | None = None) -> bool:
-        try:
-            async with self._session.delete(f"{self._url}/{path}", headers=headers) as response:
+        async def delete(url: str) -> bool:
+            async with self._session.delete(f"{url}/{path}", headers=headers) as response:
                 return await _is_there(response)
-        except (ClientError, TimeoutError, OSError) as error:
-            raise BrokerUnavailable(f"the broker's management API did not answer: {error or type(error).__name__}") from error
+
+        return await self._any(delete)
+
+    async def _any(self, ask: Callable[[str], Awaitable[T]]) -> T:
+        """What the first broker says that answers."""
+        failure = BrokerUnavailable("no management API is configured")
+        for url in tuple(self._urls):
+            try:
+                answer = await ask(url)
+            except BrokerUnavailable as error:
+                failure = error
+            except (ClientError, TimeoutError, OSError, ValueError) as error:
+                failure = BrokerUnavailable(f"the broker's management API did not answer: {error or type(error).__name__}")
+                failure.__cause__ = error
+            else:
+                self._urls.sort(key=lambda known: known != url)
+                return answer
+        raise failure
 
 
 async def _is_there(response: ClientResponse) -> bool:

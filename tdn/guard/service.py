@@ -1,7 +1,8 @@
 """A guard's life: follow the log, answer RabbitMQ over HTTPS, end at the broker what the log has ended, say how far it is.
 
 Only the broker may ask: the TLS client certificate must be a broker's. What the guard cannot know it does not allow: it is *sure* while it has
-read all of the log and the broker has confirmed a word of it a moment ago. A guard that was paused or cut off notices at its next answer.
+read all of the log and the broker has confirmed a word of it a moment ago; of several brokers, most of them. A guard that was paused or cut off
+notices at its next answer. It reads the log through its own broker, or through any other while that one is away: what it ends, it ends at all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import logging
 import ssl
 import time
-from collections import Counter
+from base64 import b64encode
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -22,21 +24,24 @@ from typing import Any
 
 from aiohttp import web
 
+from tdn import machine
 from tdn.bus.connection import CUT_OFF, Broker, Channel, Connection
 from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
 from tdn.guard import decisions
 from tdn.guard.audit import AUDIT_FILE, Audit, Entry
 from tdn.guard.decisions import Decision, Knowledge
 from tdn.guard.enforcing import Cut, Enforcer
-from tdn.guard.management import MANAGEMENT_USER, Management
+from tdn.guard.management import Management
 from tdn.guard.memory import MEMORY_FILE, Remembered
+from tdn.guard.observed import Observed
 from tdn.protocol import names
-from tdn.protocol.names import Name, Role
+from tdn.protocol.names import MANAGEMENT_USER, Name, Role
 from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.replica.replica import Applied, Replica
 from tdn.rules import feeds, principals
 from tdn.rules.apply import network_id, read_genesis
 from tdn.rules.feeds import Touched
+from tdn.rules.state import Outcome
 from tdn.store.topics import NOTHING
 from tdn.trust import envelope
 from tdn.trust.certificates import decode_chain, roots_from_ders
@@ -53,12 +58,20 @@ _LINGER_SECONDS = 0.01
 #: for twice as long to allow nothing.
 BEAT_SECONDS = 0.5
 LEASE_SECONDS = 3.0
+#: A guard that could not follow the log for so long at its own broker tries the others.
+_OWN_BROKER_SECONDS = 5.0
 #: Between two looks at what ends by this guard's own clock, and two flushes of the audit log.
 _CLOCK_SECONDS = 0.5
 _FLUSH_SECONDS = 0.1
 #: How often it is tried to say what was ended for a record, and of how many that were missed.
 _TELL_TRIES = 20
 _TOLD_LATE = 1000
+#: How long, and how many at once, what was ended for a record is said again.
+_AGAIN_SECONDS = 60.0
+_AGAIN_MOST = 50
+#: Records, and bytes of them, that a word offers of what the log lacks. The rest follows when these are back.
+_OFFERED = 500
+_OFFERED_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +83,11 @@ class GuardSettings:
     enrolments: Path
     host: str
     port: int
-    #: `https://127.0.0.1:15671`, and the password that only this guard and the operator know.
-    management_url: str
+    #: `https://127.0.0.1:15671` of each broker, its own first, and the password that only the guards and the operator know.
+    management_urls: Sequence[str]
     management_password: str
+    #: The broker that asks this guard, where it is known which.
+    own_broker: Broker | None = None
     #: No tick of any node for so long means that none is there.
     silence_seconds: float = 20.0
     #: How many rows the audit log keeps.
@@ -97,7 +112,7 @@ class Guard:
         folder = settings.store.parent
         self._audit = Audit(folder / AUDIT_FILE, keep_rows=settings.audit_rows)
         self._memory = Remembered(folder / MEMORY_FILE)
-        self._management = Management(settings.management_url, settings.management_password, settings.vhost, credentials)
+        self._management = Management(settings.management_urls, settings.management_password, settings.vhost, credentials)
         # What is ended follows from the log, whether or not somebody could be let in now.
         self._enforcer = Enforcer(
             self.replica.reader, self._memory, self._management, lambda: replace(self._know(), sure=True), self._note_cut
@@ -108,9 +123,11 @@ class Guard:
         self._settling: dict[asyncio.Task[None], int | None] = {}
         #: Records that end something and were applied before all of the log was read; and logins that they end, with the reason.
         self._missed: list[int] = []
+        #: What was ended for the last records, and when that was said.
+        self._told: OrderedDict[int, tuple[float, dict[str, object]]] = OrderedDict()
         self._missed_logins: dict[str, str] = {}
         self._connection: Connection | None = None
-        self._words: Channel | None = None
+        self._channels: dict[str, Channel] = {}
         self._confirmed = float("-inf")
         self._news = asyncio.Event()
         #: Whether it knows whom it has allowed what.
@@ -120,11 +137,32 @@ class Guard:
         self._following = False
         self._enrolled: dict[str, Name] = {}
         self._enrolments_read = -1
+        self.observed = Observed(
+            replica=self.replica,
+            identity=credentials.identity,
+            store=settings.store,
+            clock=clock,
+            connected=lambda: self._connection is not None,
+            sure=lambda: self.sure,
+            cutting=lambda: self.cutting,
+            audit_waiting=lambda: self._audit.waiting,
+        )
 
     @property
     def sure(self) -> bool:
         """Whether the view is known to be up to date."""
         return self._following and time.monotonic() - self._confirmed < LEASE_SECONDS
+
+    def readiness(self) -> dict[str, Any]:
+        """Whether it vouches for anybody, and if not, why."""
+        told = {"ready": self.sure, "sequence": self.replica.position[0], "lag": self.replica.lag}
+        if self.sure:
+            return told
+        if self._connection is None:
+            return {**told, "reason": "it is not connected to the broker"}
+        if not self._following:
+            return {**told, "reason": "it has not read all of the log"}
+        return {**told, "reason": f"the broker has confirmed nothing for {LEASE_SECONDS:.0f} s"}
 
     @property
     def cutting(self) -> int:
@@ -134,7 +172,9 @@ class Guard:
     async def run(self, stop: asyncio.Event) -> None:
         runner = await self._listen()
         async with self._management:
-            work = (self._follow(), self._beat(), self._watch_clock(), self._flush(), stop.wait())
+            work = [self._follow(), self._beat(), self._watch_clock(), self._flush(), stop.wait()]
+            if self._several:
+                work.append(self._ask_majority())
             tasks = [asyncio.create_task(task) for task in work]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -151,14 +191,20 @@ class Guard:
 
     async def _follow(self) -> None:
         """Keep the view up to date. While it is not, entities are refused: what the guard cannot know, it does not allow."""
+        prefer = self._settings.own_broker
         while True:
+            began = time.monotonic()
             try:
                 connection = self._connection = await Connection.open(
-                    self._settings.brokers, self._credentials, vhost=self._settings.vhost
+                    self._settings.brokers, self._credentials, vhost=self._settings.vhost, prefer=prefer
                 )
                 following = asyncio.create_task(self.replica.follow(connection))
+                placed = asyncio.create_task(self.replica.placed.wait())
                 caught_up = asyncio.create_task(self.replica.caught_up.wait())
                 try:
+                    await asyncio.wait([following, placed], return_when=asyncio.FIRST_COMPLETED)
+                    # Nodes that compare wait to hear how far this store goes.
+                    self._news.set()
                     await asyncio.wait([following, caught_up], return_when=asyncio.FIRST_COMPLETED)
                     self._following = self.replica.caught_up.is_set()
                     if self._following:
@@ -166,15 +212,18 @@ class Guard:
                     await following
                 finally:
                     self._following = False
-                    self._connection = self._words = None
-                    for task in (following, caught_up):
+                    self._connection = None
+                    self._channels.clear()
+                    for task in (following, placed, caught_up):
                         task.cancel()
-                    await asyncio.gather(following, caught_up, return_exceptions=True)
+                    await asyncio.gather(following, placed, caught_up, return_exceptions=True)
                     await connection.close()
             except (LogDiverged, UnknownRules):
                 raise
             except TdnError as error:
                 logger.info("guard %s waits for the log: %s", self.id, error)
+            # A broker that has just started may let us in and not have its copy of the log yet.
+            prefer = self._settings.own_broker if time.monotonic() - began > _OWN_BROKER_SECONDS else None
             await asyncio.sleep(0.3)
 
     # --- saying how far it is ---
@@ -183,10 +232,16 @@ class Guard:
         """Twice a second, and whenever there is news."""
         while True:
             self._news.clear()
-            await self._say({})
+            await self._say(self._ended_lately())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_SECONDS):
                     await self._news.wait()
+
+    def _ended_lately(self) -> dict[str, object]:
+        """What was said of the last minute's ends, again: a node that takes over from one that died was not there when it was said."""
+        while self._told and (len(self._told) > _AGAIN_MOST or next(iter(self._told.values()))[0] < time.monotonic() - _AGAIN_SECONDS):
+            self._told.popitem(last=False)
+        return {"ended": [{"seq": seq, "cut": cut} for seq, (_, cut) in self._told.items()]} if self._told else {}
 
     @property
     def _done(self) -> int:
@@ -197,23 +252,57 @@ class Guard:
     async def _say(self, what: Mapping[str, object]) -> bool:
         """A word to the nodes: up to which record this guard is done with the log, and what it has ended for one. Whether the broker has it."""
         said = time.monotonic()
-        body = json.dumps({"applied": self._done, **what}).encode()
+        body = json.dumps({"applied": self._done, **what, **self._store_word()}).encode()
         with contextlib.suppress(TdnError, TimeoutError):
             async with asyncio.timeout(LEASE_SECONDS):
-                words = await self._channel()
+                words = await self._channel(names.GUARDS)
                 await words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
-            # From the moment before it was sent: the broker had it no earlier.
-            self._confirmed = said
+            if not self._several:
+                # From the moment before it was sent: the broker had it no earlier.
+                self._confirmed = said
             return True
         return False
 
-    async def _channel(self) -> Channel:
+    def _store_word(self) -> dict[str, object]:
+        """How far this guard's store goes, once it has read the log to its end; and what the log lacks of it. A guard does not append: a node
+        that compares puts it back."""
+        if not self.replica.placed.is_set():
+            return {}
+        seq, head = self.replica.position
+        found = self.replica.found
+        missing: list[str] = []
+        size = 0
+        for one in self.replica.records.after(found, _OFFERED) if found < seq else ():
+            size += len(one.raw)
+            if missing and size > _OFFERED_BYTES:
+                break
+            missing.append(b64encode(one.raw).decode())
+        return {"store": {"seq": seq, "head": head, "log": found, "records": missing}}
+
+    @property
+    def _several(self) -> bool:
+        return len(self._settings.brokers) > 1
+
+    async def _ask_majority(self) -> None:
+        """Of several brokers, most must confirm that this guard is with them: one that was cut off from the others with its guard would
+        confirm whatever it is told, for as long as it takes it to notice."""
+        while True:
+            asked = time.monotonic()
+            with contextlib.suppress(TdnError, TimeoutError):
+                async with asyncio.timeout(LEASE_SECONDS):
+                    channel = await self._channel(names.MAJORITY)
+                    await channel.publish(names.MAJORITY, "", b"", persistent=True)
+                self._confirmed = asked
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _channel(self, exchange: str) -> Channel:
+        """The channel for what is said on one exchange: before the first node has made that, the broker closes the channel."""
         if self._connection is None:
             raise BrokerUnavailable("not connected")
-        if self._words is None or self._words.closed.done():
-            # Before the first node has made the exchange, the broker closes the channel.
-            self._words = await self._connection.channel(confirms=True)
-        return self._words
+        channel = self._channels.get(exchange)
+        if channel is None or channel.closed.done():
+            channel = self._channels[exchange] = await self._connection.channel(confirms=True)
+        return channel
 
     # --- answering the broker ---
 
@@ -225,7 +314,12 @@ class Guard:
         app.router.add_post("/auth/{question}", self._answer)
         runner = web.AppRunner(app, access_log=None, keepalive_timeout=300)
         await runner.setup()
-        await web.TCPSite(runner, self._settings.host, self._settings.port, ssl_context=context).start()
+        host, port = self._settings.host, self._settings.port
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=context).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise machine.cannot_listen(error, host, port, "guard_listen in tdn.toml, or listen in guard.toml") from error
         return runner
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -235,8 +329,10 @@ class Guard:
             # Whatever it says, only its own certificate's name is proven.
             self._note("guard", {"username": str(peer or "")}, Decision(False, "only a broker may ask"))
             self.counts["denied"] += 1
+            self.observed.metrics.decided("guard", False, 0.0)
             return web.Response(text="deny")
         fields = {key: str(value) for key, value in (await request.post()).items()}
+        began = time.perf_counter()
         try:
             decision = self._decide(question, fields)
         except Exception:
@@ -244,6 +340,7 @@ class Guard:
             logger.exception("a question of the broker could not be answered")
             decision = Decision(False, "the guard failed")
         self.counts["allowed" if decision.allowed else "denied"] += 1
+        self.observed.metrics.decided(question, decision.allowed, time.perf_counter() - began)
         self._note(question, fields, decision)
         if not decision.allowed:
             logger.info(
@@ -334,6 +431,7 @@ class Guard:
     # --- ending what has ended ---
 
     def _on_applied(self, applied: Applied) -> None:
+        self.observed.on_applied(applied, tell=self._following)
         for record, outcome in applied:
             if outcome.status != "accepted":
                 continue
@@ -341,7 +439,7 @@ class Guard:
             if not (touched or logins or outcome.kind in envelope.ENDS_RIGHTS):
                 continue
             if self._following:
-                self._settle(touched, logins, record.seq)
+                self._settle(touched, logins, record.seq, outcome)
             else:
                 # It comes late, and may be one of very many: the broker is held against the log as a whole once all of it is read.
                 self._missed.append(record.seq)
@@ -352,8 +450,10 @@ class Guard:
             self._peers.clear()
         self._news.set()
 
-    def _settle(self, touched: Touched, logins: Sequence[tuple[str, str]], seq: int | None = None) -> None:
-        self._begin(self._settle_one(touched, logins, seq), seq)
+    def _settle(
+        self, touched: Touched, logins: Sequence[tuple[str, str]], seq: int | None = None, outcome: Outcome | None = None
+    ) -> None:
+        self._begin(self._settle_one(touched, logins, seq, outcome), seq)
 
     def _begin(self, work: Coroutine[Any, Any, None], seq: int | None) -> None:
         task = asyncio.create_task(work)
@@ -366,15 +466,20 @@ class Guard:
         if not task.cancelled() and task.exception() is not None:
             logger.error("something could not be ended at the broker", exc_info=task.exception())
 
-    async def _settle_one(self, touched: Touched, logins: Sequence[tuple[str, str]], seq: int | None) -> None:
+    async def _settle_one(
+        self, touched: Touched, logins: Sequence[tuple[str, str]], seq: int | None, outcome: Outcome | None
+    ) -> None:
+        began = time.monotonic()
         # Whom it does not remember it cannot find: then all that was open before it is closed first.
         await self._remembers.wait()
         cut = await self._enforcer.settle(touched, logins)
+        self.observed.settled(outcome, seq, cut, began)
         if seq is not None:
             await self._tell(seq, cut)
 
     async def _tell(self, seq: int, cut: Cut) -> None:
         """Say what was ended for a record, until the broker has it or no node waits for it any more."""
+        self._told[seq] = time.monotonic(), cut.as_object()
         for _ in range(_TELL_TRIES):
             if await self._say({"seq": seq, "cut": cut.as_object()}):
                 return
@@ -425,6 +530,7 @@ class Guard:
             except BrokerUnavailable as error:
                 logger.info("guard %s has not looked through the broker yet: %s", self.id, error)
             await asyncio.sleep(1.0)
+        self.observed.metrics.cut(len(cut.logins), cut.queues, cut.bindings)
         if cut:
             logger.info("guard %s ended what ended while it was away: %s", self.id, cut.as_object())
         for seq in missed[-_TOLD_LATE:]:

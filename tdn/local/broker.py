@@ -11,11 +11,13 @@ import ipaddress
 import os
 import secrets
 import shutil
+import signal
 import socket
 import ssl
 import string
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -47,6 +49,9 @@ _METHOD_FRAME = b"\x01\x00\x00"
 
 #: RabbitMQ writes its data on SIGTERM and takes about a second; with many queues it takes longer.
 _STOP_SECONDS = 30.0
+
+#: What one call of RabbitMQ's own tools may take.
+_TOOL_SECONDS = 120.0
 
 #: The server script, where packages put it. Debian's wrapper in /usr/sbin is left out on purpose: it changes
 #: user and folder.
@@ -93,6 +98,8 @@ class Broker(Protocol):
 
     def stop(self) -> None: ...
 
+    def kill_hard(self) -> None: ...
+
     def alive(self) -> bool: ...
 
     @property
@@ -103,7 +110,8 @@ class PrivateBroker:
     """One RabbitMQ whose state is all in `folder`; the next start on the same folder continues it.
 
     `guard_url` is the guard's address without a path, such as `https://127.0.0.1:20443`. `auth_backend` is one of the two
-    that are named above; without a compiler for the first, the second is taken.
+    that are named above; without a compiler for the first, the second is taken. One of several is told the names of all, and where the epmd
+    and the cookie are that they share; that epmd it starts if need be, and leaves alone when it ends.
     """
 
     def __init__(
@@ -115,6 +123,8 @@ class PrivateBroker:
         *,
         nodename: str = "tdn@localhost",
         auth_backend: str = REMEMBERING_BACKEND,
+        peers: Sequence[str] = (),
+        shared: Path | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.ports = ports
@@ -122,9 +132,11 @@ class PrivateBroker:
         self.guard_url = guard_url
         self.nodename = nodename
         self.auth_backend = auth_backend
+        self.peers = tuple(peers) or (nodename,)
+        self._shared = shared
         self._code = self.folder / "code"
         self._broker = DetachedProcess(self.folder, "broker")
-        self._epmd = DetachedProcess(self.folder, "epmd")
+        self._epmd = DetachedProcess(shared or self.folder, "epmd")
 
     @property
     def pid(self) -> int | None:
@@ -157,12 +169,9 @@ class PrivateBroker:
             tls=self.tls,
             guard_url=self.guard_url,
             auth_backend=PLAIN_BACKEND if failure else self.auth_backend,
+            peers=self.peers,
         )
-        cookie = self.folder / "home" / ".erlang.cookie"
-        if not cookie.exists():
-            cookie.touch(mode=0o600)
-            cookie.write_text(secrets.token_hex(20))
-            cookie.chmod(0o400)
+        _keep_cookie(self.folder, self._shared or self.folder)
         if failure:
             return f"publishing to more than 12 topics at once will be slow: {failure}"
         return None
@@ -174,39 +183,72 @@ class PrivateBroker:
         then runs.
         """
         deadline = time.monotonic() + timeout_seconds
+        try:
+            self.begin(deadline)
+            self.await_serving(deadline)
+        except BaseException:
+            # KeyboardInterrupt too: a broker that nobody waits for would stay.
+            self.kill_hard()
+            raise
+
+    def begin(self, deadline: float) -> None:
+        """Start epmd and broker, and leave the waiting to the caller: several that start together wait for each other."""
         server = find_rabbitmq()
         if server is None:
             raise BrokerUnavailable("RabbitMQ is not installed; `make setup` installs it")
         if not (self.folder / "rabbitmq.conf").exists():
             self.write_configuration()
         environment = self._environment()
-        try:
-            if not self._epmd.alive():
-                # Ours, and started first: otherwise Erlang starts one that stays and listens everywhere.
-                self._epmd.spawn(
-                    [str(find_epmd()), "-port", str(self.ports.epmd), "-address", _LOOPBACK],
-                    env=environment,
-                    cwd=self.folder,
-                )
-                self._wait_for_epmd(deadline)
-            if not self._broker.alive():
-                self._require_free_ports()
-                self._broker.spawn([str(server)], env=environment, cwd=self.folder)
-            self._wait_until_serving(deadline)
-        except BaseException:
-            # KeyboardInterrupt too: a broker that nobody waits for would stay.
-            self.kill_hard()
-            raise
+        if not self._epmd.alive():
+            # Ours, and started first: otherwise Erlang starts one that stays and listens everywhere.
+            self._epmd.spawn(
+                [str(find_epmd()), "-port", str(self.ports.epmd), "-address", _LOOPBACK],
+                env=environment,
+                cwd=self.folder,
+            )
+            self._wait_for_epmd(deadline)
+        if not self._broker.alive():
+            self._require_free_ports()
+            self._broker.spawn([str(server)], env=environment, cwd=self.folder)
+
+    def begin_stop(self) -> None:
+        """Tell the broker to end, and leave the waiting to `stop`."""
+        if (pid := self._broker.pid) is not None:
+            os.kill(pid, signal.SIGTERM)
 
     def stop(self) -> None:
-        """End the broker in order, then epmd. Harmless when neither runs."""
+        """End the broker in order, then an epmd of its own. Harmless when neither runs."""
         self._broker.stop(timeout_seconds=_STOP_SECONDS)
-        self._epmd.stop(timeout_seconds=5.0)
+        if self._shared is None:
+            self._epmd.stop(timeout_seconds=5.0)
 
     def kill_hard(self) -> None:
         """`kill -9` for all of it, as a crash would."""
         self._broker.kill_hard()
-        self._epmd.kill_hard()
+        if self._shared is None:
+            self._epmd.kill_hard()
+
+    def control(self, tool: str, *words: str) -> str:
+        """Run one of RabbitMQ's own tools against this broker; gives what it prints. A second or two each."""
+        server = find_rabbitmq()
+        if server is None:
+            raise BrokerUnavailable("RabbitMQ is not installed; `make setup` installs it")
+        try:
+            done = subprocess.run(  # noqa: S603  # RabbitMQ's own tool, beside the server that was found, with words of ours
+                [str(server.parent / tool), "-n", self.nodename, *words],
+                env=self._environment(),
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TOOL_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BrokerUnavailable(f"{tool} does not run: {error}") from error
+        if done.returncode:
+            raise BrokerUnavailable(f"{tool} {words[0]} failed: {(done.stderr or done.stdout).strip()[-600:]}")
+        return done.stdout
 
     def _environment(self) -> dict[str, str]:
         # Only what is named here: a RABBITMQ_... or ERL_... of the caller would lead us to another broker.
@@ -266,7 +308,8 @@ class PrivateBroker:
                     ) from error
             time.sleep(0.02)
 
-    def _wait_until_serving(self, deadline: float) -> None:
+    def await_serving(self, deadline: float) -> None:
+        """Return when AMQP is served over TLS. What goes wrong is told; the broker is left as it is."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.tls.root))
         # The broker's own certificate serves as a client's: we ask only whether it answers, and never log in.
         context.load_cert_chain(self.tls.chain, self.tls.key)
@@ -307,8 +350,9 @@ def render_configuration(
     tls: BrokerTls,
     guard_url: str,
     auth_backend: str = PLAIN_BACKEND,
+    peers: Sequence[str] = ("tdn@localhost",),
 ) -> None:
-    """Fill in the templates of broker_config/ and write them into `folder`."""
+    """Fill in the templates of broker_config/ and write them into `folder`. `peers` are all brokers of the network, by their Erlang names."""
     values = {
         "listen_address": _LOOPBACK,
         "amqps_port": str(ports.amqps),
@@ -326,9 +370,21 @@ def render_configuration(
         # Neither format has an escape that both versions read; a line break would be a setting of its own.
         if any(character in value for character in "\"'\\#\n\r"):
             raise BrokerUnavailable(f"RabbitMQ's configuration cannot hold this {name}: {value!r}")
+    values["peers"] = "\n".join(f"cluster_formation.classic_config.nodes.{n} = {peer}" for n, peer in enumerate(peers, 1))
     for name in _TEMPLATES:
         template = string.Template((template_folder() / name).read_text())
         (folder / name).write_text(template.substitute(values))
+
+
+def _keep_cookie(folder: Path, shared: Path) -> None:
+    """The secret that brokers know each other by: made once, and the same for all that share it."""
+    own, common = (where / "home" / ".erlang.cookie" for where in (folder, shared))
+    for cookie in (common, own):
+        if not cookie.exists():
+            cookie.parent.mkdir(parents=True, exist_ok=True)
+            cookie.touch(mode=0o600)
+            cookie.write_text(secrets.token_hex(20) if cookie == common else common.read_text())
+            cookie.chmod(0o400)
 
 
 def _certified_name(guard_url: str) -> str:

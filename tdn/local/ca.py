@@ -27,6 +27,7 @@ from tdn.errors import TrustError, UsageError
 from tdn.protocol.names import Name, Role, check_id
 from tdn.protocol.times import format_time, parse_time, whole_seconds
 from tdn.trust.certificates import CA_MARKS, key_hash
+from tdn.trust.private_files import read_private
 from tdn.trust.signing import digest
 
 _ROOT_LIFE = timedelta(days=7300)
@@ -39,7 +40,8 @@ _BACKDATE = timedelta(hours=1)
 #: A key whose certificate is still being made elsewhere.
 REQUESTED_KEY = "requested-key.pem"
 
-_SERVERS = frozenset({Role.BROKER, Role.GUARD})
+#: Who is connected to: brokers, guards by their broker, nodes at their own endpoint.
+_SERVERS = frozenset({Role.BROKER, Role.GUARD, Role.NODE})
 
 #: The intermediates, and whom each issues to.
 AUTHORITIES = {name: CA_MARKS[f"tdn:ca:{name}"] for name in ("nodes", "entities")}
@@ -293,7 +295,7 @@ def authority_for(role: Role) -> str:
 
 
 def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The names and addresses by which a guard or broker may be reached: a rotation keeps them."""
+    """The names and addresses by which a node, guard or broker may be reached: a rotation keeps them."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -365,7 +367,7 @@ def _load(path: Path) -> x509.Certificate:
 
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    key = serialization.load_pem_private_key(read_private(path), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise TrustError(f"the key in {path} is not P-256")
     return key
@@ -373,7 +375,7 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def _key_hash_of(certificate: x509.Certificate) -> str:
     key = certificate.public_key()
-    assert isinstance(key, ec.EllipticCurvePublicKey)  # our own makes no others
+    assert isinstance(key, ec.EllipticCurvePublicKey)  # noqa: S101  # for mypy: our own makes no others
     return key_hash(key)
 
 

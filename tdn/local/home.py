@@ -1,57 +1,114 @@
 """The home: one folder with everything of a network on one machine, and the file in it that an operator edits.
 
+home.json              of which version the home is
 tdn.toml               settings: private broker or one's own, embedded CA or one's own PKI
-ports.json             ports that were chosen free, remembered
+ports.json             ports that were chosen free, remembered; endpoints.json: those of nodes' own endpoints; metrics.json: where nodes
+                       and guards show their numbers
 ca/                    the embedded CA
 network/               genesis.jws, enrolments/ (the operator's statements), pending/ (revocations not sent yet)
 operator/ broker/ guards/ID/ nodes/ID/ entities/NAME/      credentials, and stores; a guard's audit log and memory
+broker2/ broker3/ ...  the further private brokers
 run/                   pids, logs, and what each process says of itself
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import secrets
-import tomllib
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdn.bus.address import ConnectionSettings
+from tdn.bus.address import ConnectionSettings, NodeAddress
 from tdn.bus.connection import Broker
 from tdn.errors import UsageError
+from tdn.local import node_file
 from tdn.local.ca import write_private
-from tdn.local.processes import free_ports
+from tdn.local.processes import free_ports, is_free
+from tdn.local.settings_file import Address, Key, ListOf, Section, SettingsFile, Text, Url, split_address
 from tdn.protocol.names import Role
 from tdn.rules.apply import network_id
 from tdn.store.search import Reader
+from tdn.trust.private_files import read_private
 
 _PORTS = ("amqps", "management", "dist", "epmd", "guard")
+#: What each further private broker has of its own, with its number behind: `amqps2`. They share one epmd.
+_FURTHER_PORTS = ("amqps", "management", "dist", "guard")
+#: Private brokers at most. Five survive the loss of two.
+MOST_BROKERS = 5
 
-_SETTINGS = """\
-# Settings of this network. Read by `tdn up`, `tdn node` and `tdn guard`; take effect at the next start.
+_FURTHER_BROKER = re.compile(r"broker[2-9]")
+_FURTHER_GUARD = re.compile(r"g[2-9]")
 
-[broker]
-# "private": a RabbitMQ of our own, started and stopped with the network (the default).
-# "own":     yours, 3.10 to 4.x, configured with the templates in broker_config/.
-mode = "private"
-# For "own": where it listens for AMQP over TLS, the vhost, and its management API. The guard logs in there as "tdn-management"
-# with the password in network/management-password, which it accepts itself when the broker asks.
-# hosts = ["rabbit-1.example:5671", "rabbit-2.example:5671"]
-# vhost = "tdn"
-# management_url = "https://rabbit-1.example:15671"
-# Where the guard listens for the broker's questions.
-# guard_listen = "127.0.0.1:7443"
+#: Counts changes of the home that an older build would misread. A home without `home.json` is of the first.
+HOME_VERSION = 1
 
-[pki]
-# "embedded": certificates from the CA in ca/ (the default).
-# "own":      from your PKI: `tdn ca request` makes a key and a request, `tdn ca install` takes the certificate. `roots` is
-#             the PEM file with your trusted roots.
-mode = "embedded"
-# roots = "roots.pem"
-"""
+#: What `tdn.toml` may say.
+TDN = SettingsFile(
+    "tdn.toml",
+    "Settings of this network. Read by `tdn up`, `tdn node` and `tdn guard`; take effect at the next start.",
+    (
+        Section(
+            "broker",
+            "",
+            (
+                Key(
+                    "mode",
+                    Text(("private", "own")),
+                    '"private": a RabbitMQ of our own, started and stopped with the network (the default).\n'
+                    '"own":     yours, 3.10 to 4.x, configured with the templates in broker_config/.',
+                    "private",
+                    written=True,
+                ),
+                Key(
+                    "hosts",
+                    ListOf(Address()),
+                    'For "own": where it listens for AMQP over TLS. Tried in order.',
+                    example=("rabbit-1.example:5671", "rabbit-2.example:5671"),
+                ),
+                Key("vhost", Text(), 'For "own": the virtual host.', "tdn"),
+                Key(
+                    "management_url",
+                    Url(),
+                    'For "own": its management API. The guard logs in there as "tdn-management" with the password in\n'
+                    "network/management-password, which it accepts itself when the broker asks.",
+                    example="https://rabbit-1.example:15671",
+                ),
+                Key(
+                    "management_urls",
+                    ListOf(Url()),
+                    "Or that of each broker: the guard uses whichever answers.",
+                    example=("https://rabbit-1.example:15671", "https://rabbit-2.example:15671"),
+                ),
+                Key(
+                    "guard_listen",
+                    Address(),
+                    'For "own": where the guard listens for the broker\'s questions.',
+                    "127.0.0.1:7443",
+                ),
+            ),
+        ),
+        Section(
+            "pki",
+            "",
+            (
+                Key(
+                    "mode",
+                    Text(("embedded", "own")),
+                    '"embedded": certificates from the CA in ca/ (the default).\n'
+                    '"own":      from your PKI: `tdn ca request` makes a key and a request, `tdn ca install` takes the certificate.',
+                    "embedded",
+                    written=True,
+                ),
+                Key("roots", Text(), 'For "own": the PEM file with your trusted roots, relative to this folder.', "roots.pem"),
+            ),
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +116,31 @@ class Settings:
     private_broker: bool
     hosts: Sequence[Broker]
     vhost: str
-    management_url: str
+    management_urls: Sequence[str]
     guard_host: str
     guard_port: int
     embedded_pki: bool
     roots: Path
+
+    @property
+    def management_url(self) -> str:
+        """The first broker's."""
+        return self.management_urls[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A private broker and the guard that it asks: what they are called, and their ports on 127.0.0.1."""
+
+    broker: str
+    #: The broker's name in Erlang.
+    nodename: str
+    guard: str
+    amqps: int
+    management: int
+    dist: int
+    epmd: int
+    guard_port: int
 
 
 class Home:
@@ -95,6 +172,8 @@ class Home:
 
     def credentials(self, role: Role, name: str) -> Path:
         """The folder of a principal."""
+        if role is Role.BROKER and _FURTHER_BROKER.fullmatch(name):
+            return self.folder / name
         if role in (Role.OPERATOR, Role.BROKER):
             return self.folder / str(role)
         return self.folder / {Role.NODE: "nodes", Role.GUARD: "guards", Role.ENTITY: "entities"}[role] / name
@@ -113,6 +192,7 @@ class Home:
         return max(found, key=_position, default=None)
 
     def genesis(self) -> bytes:
+        self.require_version()
         try:
             return self.genesis_path.read_bytes().strip()
         except FileNotFoundError as error:
@@ -125,66 +205,160 @@ class Home:
     def prepare(self) -> None:
         """The folder and its settings file, private to its owner."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not (self.folder / "tdn.toml").exists():
-            (self.folder / "tdn.toml").write_text(_SETTINGS, "utf-8")
+        self.require_version()
+        TDN.write_template(self.folder)
+        if not (self.folder / "home.json").exists():
+            (self.folder / "home.json").write_text(json.dumps({"version": HOME_VERSION}) + "\n", "utf-8")
         for folder in (self.enrolments, self.pending, self.run):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def settings(self) -> Settings:
-        path = self.folder / "tdn.toml"
+        self.require_version()
+        values = TDN.read(self.folder)
+        broker, pki = values["broker"], values["pki"]
+        embedded = pki["mode"] == "embedded"
+        roots = self.folder / "ca" / "root.pem" if embedded else self.folder / pki["roots"]
+        if broker["mode"] == "own":
+            urls = broker["management_urls"] or (broker["management_url"] and [broker["management_url"]])
+            for name, value in (("hosts", broker["hosts"]), ("management_url", urls)):
+                if value is None:
+                    raise UsageError(f"{self.folder / TDN.name}: broker.{name} is missing; a broker of your own needs it")
+            hosts = [Broker(*split_address(text)) for text in broker["hosts"]]
+            urls = [url.rstrip("/") for url in urls]
+            return Settings(False, hosts, broker["vhost"], urls, *split_address(broker["guard_listen"]), embedded, roots)
+        places = self.places()
+        hosts = [Broker("127.0.0.1", place.amqps) for place in places]
+        urls = [f"https://127.0.0.1:{place.management}" for place in places]
+        return Settings(True, hosts, "tdn", urls, "127.0.0.1", places[0].guard_port, embedded, roots)
+
+    def version(self) -> int:
+        """Which changes of the home's form it has seen, or UsageError when `home.json` does not say."""
+        path = self.folder / "home.json"
         try:
-            values = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
-            broker, pki = values.get("broker", {}), values.get("pki", {})
-            private = _one_of(broker.get("mode", "private"), "private", "own") == "private"
-            embedded = _one_of(pki.get("mode", "embedded"), "embedded", "own") == "embedded"
-            roots = self.folder / pki.get("roots", "roots.pem") if not embedded else self.folder / "ca" / "root.pem"
-            if not private:
-                host, _, port = str(broker.get("guard_listen", "127.0.0.1:7443")).rpartition(":")
-                hosts = [_address(text) for text in broker["hosts"]]
-                return Settings(
-                    False,
-                    hosts,
-                    broker.get("vhost", "tdn"),
-                    broker["management_url"].rstrip("/"),
-                    host,
-                    int(port),
-                    embedded,
-                    roots,
-                )
-        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"{path} cannot be used: {type(error).__name__} {error}") from error
-        ports = self.ports()
-        hosts = [Broker("127.0.0.1", ports["amqps"])]
-        return Settings(
-            True, hosts, "tdn", f"https://127.0.0.1:{ports['management']}", "127.0.0.1", ports["guard"], embedded, roots
-        )
+            version = json.loads(path.read_text("utf-8"))["version"]
+        except FileNotFoundError:
+            return 1
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f'{path} does not say of which version the home is; write {{"version": {HOME_VERSION}}}') from error
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise UsageError(f"{path}: a version is a whole number")
+        return version
+
+    def require_version(self) -> None:
+        """A newer home is refused, never guessed at."""
+        if (version := self.version()) > HOME_VERSION:
+            raise UsageError(
+                f"the home {self} is of version {version}; this build knows {HOME_VERSION}. Install the newer build, or name another home"
+            )
 
     def connection(self) -> ConnectionSettings:
         settings = self.settings()
-        return ConnectionSettings(self.network, settings.vhost, settings.hosts)
+        return ConnectionSettings(self.network, settings.vhost, settings.hosts, self.endpoints())
+
+    def endpoints(self) -> list[NodeAddress]:
+        """Where the nodes that have credentials here answer by themselves."""
+        found = []
+        for node in self.ids(Role.NODE):
+            # What is wrong with a node's file is said when that node starts, not to whoever else is issued something.
+            with suppress(UsageError):
+                offered = node_file.read_endpoint(self.credentials(Role.NODE, node), node, self.endpoint_port(node))
+                if offered is not None:
+                    found.append(offered.public)
+        return found
+
+    def endpoint_port(self, node: str, *, anew: bool = False) -> int | None:
+        """The port of a node's endpoint in a private network: chosen free once, then the same; another one when that is wanted."""
+        if not self.settings().private_broker:
+            return None
+        path = self.folder / "endpoints.json"
+        try:
+            known = {str(name): int(port) for name, port in json.loads(path.read_text("utf-8")).items()}
+        except (FileNotFoundError, ValueError, AttributeError, TypeError):
+            known = {}
+        if anew or node not in known:
+            known[node] = next(port for port in free_ports(len(known) + 1) if port not in known.values())
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps(known) + "\n", "utf-8")
+            fresh.replace(path)
+        return known[node]
 
     def ports(self) -> dict[str, int]:
         """Ports of the private network: chosen free once, then the same for ever."""
-        path = self.folder / "ports.json"
-        try:
-            known = json.loads(path.read_text("utf-8"))
-            if set(known) >= set(_PORTS):
-                return {name: int(known[name]) for name in _PORTS}
-        except (FileNotFoundError, ValueError):
-            pass
-        return self.choose_ports()
+        known = self._known_ports()
+        return known if set(known) >= set(_PORTS) else self.choose_ports()
 
-    def choose_ports(self) -> dict[str, int]:
-        ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
-        (self.folder / "ports.json").write_text(json.dumps(ports) + "\n", "utf-8")
+    def choose_ports(self, brokers: int | None = None, *, keep: bool = False) -> dict[str, int]:
+        """Ports for so many private brokers, or for as many as there are; all of them anew, or only what is missing."""
+        known = self._known_ports()
+        names = _port_names(brokers or _brokers_in(known))
+        ports = {name: known[name] for name in names if keep and name in known}
+        missing = [name for name in names if name not in ports]
+        ports |= zip(missing, free_ports(len(missing)), strict=True)
+        fresh = self.folder / "ports.json.new"
+        fresh.write_text(json.dumps(ports) + "\n", "utf-8")
+        fresh.replace(self.folder / "ports.json")
         return ports
+
+    def _known_ports(self) -> dict[str, int]:
+        try:
+            known = json.loads((self.folder / "ports.json").read_text("utf-8"))
+            return {str(name): int(port) for name, port in known.items()}
+        except (FileNotFoundError, ValueError, AttributeError, TypeError):
+            return {}
+
+    def places(self) -> list[Place]:
+        """The private brokers of this home, each with its guard. As many as it has ports for."""
+        ports = self.ports()
+        return [
+            Place(
+                broker=private_broker(number),
+                nodename=f"tdn{_behind(number)}@localhost",
+                guard=self._guard_of(number),
+                epmd=ports["epmd"],
+                guard_port=ports[f"guard{_behind(number)}"],
+                **{name: ports[f"{name}{_behind(number)}"] for name in ("amqps", "management", "dist")},
+            )
+            for number in range(1, _brokers_in(ports) + 1)
+        ]
+
+    def _guard_of(self, number: int) -> str:
+        """g1 beside the first broker; in a home whose first guard has another name, that one. g2 and so on beside the others."""
+        known = [guard for guard in self.ids(Role.GUARD) if not _FURTHER_GUARD.fullmatch(guard)]
+        return known[0] if number == 1 and known and "g1" not in known else f"g{number}"
+
+    # --- where processes show their numbers ---
+
+    def metrics_port(self, role: Role, name: str) -> int | None:
+        """The port that was chosen for a process, if one was."""
+        port = self._metrics_ports().get(f"{role}-{name}")
+        return port if isinstance(port, int) else None
+
+    def choose_metrics_port(self, role: Role, name: str) -> None:
+        """A free port, then the same for ever, or until something else listens there."""
+        known = self._metrics_ports()
+        port = known.get(f"{role}-{name}")
+        if isinstance(port, int) and is_free(port):
+            return
+        known[f"{role}-{name}"] = next(port for port in free_ports(len(known) + 1) if port not in known.values())
+        fresh = self.folder / "metrics.json.new"
+        fresh.write_text(json.dumps(known) + "\n", "utf-8")
+        fresh.replace(self.folder / "metrics.json")
+
+    def _metrics_ports(self) -> dict[str, Any]:
+        try:
+            known = json.loads((self.folder / "metrics.json").read_text("utf-8"))
+            return known if isinstance(known, dict) else {}
+        except (FileNotFoundError, ValueError):
+            return {}
 
     def management_password(self) -> str:
         path = self.folder / "network" / "management-password"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_private(path, secrets.token_urlsafe(32).encode())
-        return path.read_text("utf-8").strip()
+        return read_private(path).decode("utf-8").strip()
 
     # --- what each process says of itself ---
 
@@ -194,6 +368,11 @@ class Home:
         fresh.write_text(json.dumps(values) + "\n", "utf-8")
         fresh.replace(path)
 
+    def withdraw_report(self, name: str) -> None:
+        """Nothing is said rather than something that was true once."""
+        with contextlib.suppress(OSError):
+            (self.run / f"{name}.state.json").unlink(missing_ok=True)
+
     def reported(self, name: str) -> dict[str, Any]:
         try:
             values: dict[str, Any] = json.loads((self.run / f"{name}.state.json").read_text("utf-8"))
@@ -202,17 +381,24 @@ class Home:
             return {}
 
 
+def private_broker(number: int) -> str:
+    """What a private broker is called: `broker`, `broker2`, `broker3` …"""
+    return f"broker{_behind(number)}"
+
+
+def _behind(number: int) -> str:
+    return "" if number == 1 else str(number)
+
+
+def _port_names(brokers: int) -> list[str]:
+    return [*_PORTS, *(f"{name}{number}" for number in range(2, brokers + 1) for name in _FURTHER_PORTS)]
+
+
+def _brokers_in(ports: Mapping[str, int]) -> int:
+    """For how many brokers there are ports."""
+    return max(number for number in range(1, MOST_BROKERS + 1) if number == 1 or set(_port_names(number)) <= set(ports))
+
+
 def _position(store: Path) -> int:
     with closing(Reader(store)) as reader:
         return reader.position().seq
-
-
-def _one_of(value: str, *allowed: str) -> str:
-    if value not in allowed:
-        raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
-    return value
-
-
-def _address(text: str) -> Broker:
-    host, _, port = text.rpartition(":")
-    return Broker(host, int(port))

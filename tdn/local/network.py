@@ -1,6 +1,6 @@
 """A private network on one machine: up, down, status. Everything it starts is remembered in the home and ends with `down`.
 
-The broker comes first because all else needs it, the guard beside it because the broker asks it at the first login, then the nodes.
+The brokers come first because all else needs them, a guard beside each because its broker asks it at the first login, then the nodes.
 """
 
 from __future__ import annotations
@@ -9,22 +9,21 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import socket
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tdn.bus.address import write_connection
-from tdn.errors import BrokerUnavailable, UsageError
-from tdn.local.broker import Broker, BrokerPorts, BrokerTls, PrivateBroker, find_rabbitmq
-from tdn.local.container import ContainerBroker, docker_runs
-from tdn.local.home import Home
+from tdn.errors import BrokerUnavailable, UsageError, from_object
+from tdn.local.broker import Broker
+from tdn.local.cluster import Cluster, check_count
+from tdn.local.home import Home, private_broker
 from tdn.local.operator import Operator
-from tdn.local.processes import DetachedProcess
+from tdn.local.processes import DetachedProcess, is_free
 from tdn.protocol.names import Role
 from tdn.store.search import Reader
 from tdn.trust import credentials, statements
@@ -36,7 +35,7 @@ _READY_SECONDS = 60.0
 _SILENT_SECONDS = 5.0
 
 GUARD = "g1"
-BROKER = "broker"
+BROKER = private_broker(1)
 
 Say = Callable[[str], None]
 
@@ -46,28 +45,39 @@ class Network:
         self.home = home
         self._say = say
         self.operator = Operator(home)
+        self.cluster = Cluster(home, say)
+        self._snapshot: Path | None = None
 
     # --- up and down ---
 
-    def up(self, *, nodes: int | None = None) -> bool:
-        """Start what does not run. False when everything was running already."""
+    def up(self, *, nodes: int | None = None, brokers: int | None = None, snapshot: Path | None = None) -> bool:
+        """Start what does not run. False when everything was running already. Whose store is not as far as the snapshot begins with it."""
+        self._snapshot = snapshot.absolute() if snapshot is not None else None
         if nodes is not None and not 1 <= nodes <= 50:
             raise UsageError("--nodes is between 1 and 50")
         self.home.prepare()
         with self._locked():
-            if self.running() and nodes is None:
-                return False
+            present = len(self.home.places()) if self.home.settings().private_broker else 0
+            wanted_brokers = brokers if brokers is not None else present
+            if brokers is not None:
+                self._check_brokers(brokers, present)
             known = self.home.ids(Role.NODE)
             wanted = max(len(known), nodes if nodes is not None else len(known) or 2)
-            if self.running() and wanted == len(known):
+            if self.running() and wanted == len(known) and wanted_brokers == present:
                 return False
+            if wanted_brokers > present:
+                self._found_brokers(wanted_brokers)
+            running = [entry for entry in self.status() if entry["alive"]]
             self._prepare(wanted)
             try:
                 self._start()
             except BaseException:
-                # Half a network helps nobody, and KeyboardInterrupt must leave no stray process either.
+                # Half a network helps nobody, and KeyboardInterrupt must leave no stray process either. But what ran before goes on.
                 self._say("stopping what was started")
-                self._stop()
+                if running:
+                    self._stop_others(running)
+                else:
+                    self._stop()
                 raise
         return True
 
@@ -89,10 +99,7 @@ class Network:
         """One entry per process that the home knows of."""
         if not self.home.exists:
             return []
-        entries = []
-        if self.home.settings().private_broker and self.home.credentials(Role.BROKER, BROKER).is_dir():
-            broker = self._broker()
-            entries.append({"role": "broker", "id": BROKER, "pid": broker.pid, "alive": broker.alive()})
+        entries = self.cluster.status() if self.home.settings().private_broker else []
         for guard in self.home.ids(Role.GUARD):
             entries.append(self._process_status(Role.GUARD, guard))
         for node in self.home.ids(Role.NODE):
@@ -147,8 +154,8 @@ class Network:
     def process(self, role: Role, name: str) -> DetachedProcess:
         return self._process(role, name)
 
-    def broker(self) -> Broker:
-        return self._broker()
+    def broker(self, name: str = BROKER) -> Broker:
+        return self.cluster.broker(next(place for place in self.home.places() if place.broker == name))
 
     # --- inside ---
 
@@ -156,23 +163,27 @@ class Network:
         settings = self.home.settings()
         if not self.home.exists and settings.embedded_pki:
             self._say("making a certificate authority: P-256 root, one intermediate for nodes, one for entities")
-        if settings.private_broker and not self._broker_alive() and _taken(self._ports_to_be_free()):
+        if settings.private_broker and _taken(self._ports_to_be_free()):
             self._say("a remembered port is taken by another program; choosing new ones")
             # What still runs knows the old ones only; and an epmd on the old one makes Erlang start another, which stays.
             self._stop()
             self.home.choose_ports()
         self.operator.found()
         if settings.private_broker:
-            folder = self.home.credentials(Role.BROKER, BROKER)
-            if not (folder / "cert.pem").exists():
-                self.operator.issue(Role.BROKER, BROKER)
-        if not self.home.ids(Role.GUARD):
+            for place in self.home.places():
+                self._issue_missing(Role.BROKER, place.broker)
+                self._issue_missing(Role.GUARD, place.guard)
+        elif not self.home.ids(Role.GUARD):
             self.operator.issue(Role.GUARD, GUARD)
         number = 1
         while len(self.home.ids(Role.NODE)) < nodes:
             if f"n{number}" not in self.home.ids(Role.NODE):
                 self.operator.issue(Role.NODE, f"n{number}")
             number += 1
+        for name in self.home.ids(Role.NODE):
+            port = self.home.endpoint_port(name)
+            if port is not None and not self._process(Role.NODE, name).alive() and _taken([port]):
+                self.home.endpoint_port(name, anew=True)
         # Where the network is may have changed (other ports); who they are has not.
         for role in (Role.NODE, Role.GUARD, Role.ENTITY):
             for name in self.home.ids(role):
@@ -184,13 +195,8 @@ class Network:
             if not self._process(Role.GUARD, name).alive():
                 self._spawn(Role.GUARD, name)
         if settings.private_broker:
-            broker = self._broker()
-            if not broker.alive():
-                self._say("starting a private RabbitMQ with mutual TLS")
-                if notice := broker.write_configuration():
-                    self._say(notice)
-                broker.start()
-        self._say("starting guard and nodes")
+            self.cluster.start()
+        self._say("starting guards and nodes" if len(self.guards()) > 1 else "starting guard and nodes")
         for name in self.home.ids(Role.NODE):
             if not self._process(Role.NODE, name).alive():
                 self._spawn(Role.NODE, name)
@@ -214,24 +220,39 @@ class Network:
         return {}
 
     def guards(self) -> list[str]:
-        """The guards that are started here: of a private broker the one that it asks. Others are run by hand, beside the brokers that ask them."""
+        """The guards that are started here: of private brokers those that they ask. Others are run by hand, beside the brokers that ask them."""
         known = self.home.ids(Role.GUARD)
-        return known[:1] if self.home.settings().private_broker else known
+        if not self.home.settings().private_broker:
+            return known
+        return [place.guard for place in self.home.places() if place.guard in known]
 
     def _stop(self) -> None:
         for name in self.home.ids(Role.NODE):
             self._process(Role.NODE, name).stop()
-        if self.home.exists and self.home.settings().private_broker and self.home.credentials(Role.BROKER, BROKER).is_dir():
-            self._broker().stop()
+        if self.home.exists and self.home.settings().private_broker:
+            self.cluster.stop()
         for name in self.home.ids(Role.GUARD):
             self._process(Role.GUARD, name).stop()
+
+    def _stop_others(self, running: Sequence[Mapping[str, Any]]) -> None:
+        """Stop what runs now and did not run before."""
+        before = {(entry["role"], entry["id"]) for entry in running}
+        for role in (Role.NODE, Role.GUARD):
+            for name in self.home.ids(role):
+                if (str(role), name) not in before:
+                    self._process(role, name).stop()
+        if self.home.settings().private_broker:
+            self.cluster.stop(but={name for role, name in before if role == Role.BROKER})
 
     def _process(self, role: Role, name: str) -> DetachedProcess:
         return DetachedProcess(self.home.run, f"{role}-{name}")
 
     def _spawn(self, role: Role, name: str) -> None:
         self.home.report(f"{role}-{name}", {})
+        self.home.choose_metrics_port(role, name)
         argv = [sys.executable, "-m", "tdn.cli.main", "--home", str(self.home), str(role), "--id", name]
+        if self._snapshot is not None:
+            argv += ["--snapshot", str(self._snapshot)]
         self._process(role, name).spawn(argv, env=dict(os.environ), cwd=self.home.folder)
 
     def _await_ready(self, role: Role, name: str, together: Sequence[DetachedProcess] = ()) -> None:
@@ -244,6 +265,8 @@ class Network:
             if state.get("ready") and state.get("pid") == process.pid:
                 return
             if (ended := next((one for one in (process, *together) if not one.alive()), None)) is not None:
+                if (words := self.home.reported(ended.name).get("ended")) is not None:
+                    raise from_object({**words, "message": f"{ended.name} ended while starting: {words.get('message')}"})
                 raise BrokerUnavailable(f"{ended.name} ended while starting:\n{ended.tail(lines=15)}")
             if state.get("sequence", 0) > seen:
                 # It is catching up: as long as it gets on, it is waited for.
@@ -264,6 +287,8 @@ class Network:
             "alive": alive,
             "ready": bool(state.get("ready")),
         }
+        if why := state.get("why") if alive else (self.home.reported(f"{role}-{name}").get("ended") or {}).get("message"):
+            entry["why"] = why
         if role is Role.GUARD:
             if not alive and name not in self.guards():
                 state = self._run_by_hand(name)
@@ -273,6 +298,7 @@ class Network:
             entry |= {"sequence": state.get("sequence"), "lag": state.get("lag")}
             # What it cannot know it does not allow, and the broker lets nobody in whom no guard vouches for.
             entry["denies_all"] = not entry["ready"]
+        entry["metrics"] = state.get("metrics")
         if role is Role.NODE:
             entry |= {"sequence": state.get("sequence"), "lag": state.get("lag"), "topics": state.get("topics")}
             store = self.home.credentials(role, name) / "store.sqlite"
@@ -281,24 +307,34 @@ class Network:
         return entry
 
     def _ports_to_be_free(self) -> list[int]:
-        """All but those that our own guard and epmd hold, which outlive a broker that was killed."""
-        ports = dict(self.home.ports())
-        if any(self._process(Role.GUARD, name).alive() for name in self.home.ids(Role.GUARD)):
-            del ports["guard"]
-        if DetachedProcess(self.home.credentials(Role.BROKER, BROKER) / "rabbitmq", "epmd").alive():
-            del ports["epmd"]
-        return list(ports.values())
+        """All but those that our own brokers, guards and epmd hold: what outlives a broker that was killed."""
+        guards = [place.guard_port for place in self.home.places() if not self._process(Role.GUARD, place.guard).alive()]
+        return [*self.cluster.ports_to_be_free(), *guards]
 
-    def _broker_alive(self) -> bool:
-        return self.home.exists and self.home.credentials(Role.BROKER, BROKER).is_dir() and self._broker().alive()
+    def _check_brokers(self, brokers: int, present: int) -> None:
+        if not self.home.settings().private_broker:
+            raise UsageError("this network uses a RabbitMQ of its own; name its brokers in `hosts` of tdn.toml")
+        check_count(brokers, present)
+        if brokers > present and self.cluster.has_data():
+            # RabbitMQ 3.10.8 fails at giving streams that it has to brokers that join later (`bad_generator` in rabbit_stream_coordinator).
+            raise UsageError(
+                f"this home has {present} broker{'s' if present > 1 else ''} and keeps that number: RabbitMQ does not copy the log to brokers that join later. "
+                f"For {brokers}: `tdn down`, `tdn backup --to FILE`, `tdn --home NEW restore FILE`, `tdn --home NEW up --brokers {brokers}`; messages that subscribers have not fetched do not come along"
+            )
 
-    def _broker(self) -> Broker:
-        folder = self.home.credentials(Role.BROKER, BROKER)
-        ports = self.home.ports()
-        tls = BrokerTls(root=folder / "trust.pem", chain=folder / "cert.pem", key=folder / "key.pem")
-        kind = PrivateBroker if find_rabbitmq() is not None or not docker_runs() else ContainerBroker
-        own = BrokerPorts(ports["amqps"], ports["management"], ports["dist"], ports["epmd"])
-        return kind(folder / "rabbitmq", own, tls, f"https://127.0.0.1:{ports['guard']}")
+    def _found_brokers(self, brokers: int) -> None:
+        """The brokers of a new home."""
+        self.operator.found()
+        for number in range(1, brokers + 1):
+            # Before the home counts them: with a PKI of one's own, each has to be made first.
+            self._issue_missing(Role.BROKER, private_broker(number))
+            if number > 1:
+                self._issue_missing(Role.GUARD, f"g{number}")
+        self.home.choose_ports(brokers, keep=True)
+
+    def _issue_missing(self, role: Role, name: str) -> None:
+        if not (self.home.credentials(role, name) / "cert.pem").exists():
+            self.operator.issue(role, name)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -309,15 +345,8 @@ class Network:
             yield
 
 
-def _taken(ports: Any) -> bool:
-    for port in ports:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return True
-    return False
+def _taken(ports: Iterable[int]) -> bool:
+    return not all(map(is_free, ports))
 
 
 def _stored(store: Path) -> dict[str, Any]:

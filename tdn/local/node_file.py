@@ -2,75 +2,134 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
+from tdn.bus.address import NodeAddress
 from tdn.errors import UsageError
-from tdn.node.policy import Policy, read_policy
+from tdn.local import observe_section
+from tdn.local.settings_file import Address, Key, ListOf, Number, Section, SettingsFile, Text, Whole, split_address
+from tdn.node.endpoint import EndpointSettings
+from tdn.node.policy import KINDS, Policy, read_policy
 from tdn.node.service import NodeLimits
+from tdn.observe.settings import ObserveSettings
 
-FILE = "node.toml"
+#: What `listen` says where there is to be no endpoint.
+OFF = "off"
 
-_TEMPLATE = """\
-# Settings of this node. Read when it starts; a change of [policy] makes it build its indexes anew.
+_DEFAULTS = NodeLimits()
+_WHO = ListOf(Text(words='an entity id, "institution:X" or "*"'))
 
-[policy]
-# Serve one institution, and store its topics alone: one line makes a realm node.
-# realm = "physics"
-# Or in detail. Whom it answers, and whose topics it stores: entity ids, "institution:X", "*" for everyone with a certificate.
-# answers = ["*"]
-# stores = ["*"]
-# Kinds of descriptor that it stores.
-# kinds = ["path", "text", "properties", "xml", "sealed"]
+NODE = SettingsFile(
+    "node.toml",
+    "Settings of this node. Read when it starts; a change of [policy] makes it build its indexes anew.",
+    (
+        Section(
+            "policy",
+            "",
+            (
+                Key(
+                    "realm",
+                    Text(words="the institution's name in quotes"),
+                    "Serve one institution, and store its topics alone: one line makes a realm node.",
+                    example="physics",
+                ),
+                Key(
+                    "answers",
+                    _WHO,
+                    'Or in detail. Whom it answers: entity ids, "institution:X", "*" for everyone with a certificate.',
+                    ("*",),
+                ),
+                Key("stores", _WHO, "Whose topics it stores, in the same words.", ("*",)),
+                Key("kinds", ListOf(Text(KINDS)), "Kinds of descriptor that it stores.", KINDS),
+            ),
+        ),
+        Section(
+            "limits",
+            "",
+            (
+                Key(
+                    "query_seconds",
+                    Number(0.01, 3600),
+                    "How long one discovery may run before it is stopped.",
+                    _DEFAULTS.query_seconds,
+                ),
+                Key(
+                    "query_memory_mb",
+                    Whole(16, 1_000_000),
+                    "How much memory it may take.",
+                    _DEFAULTS.query_memory_mb,
+                ),
+                Key(
+                    "queries_per_second",
+                    Number(0.001, 1_000_000),
+                    "Discoveries of one entity: steadily,",
+                    _DEFAULTS.queries_per_second,
+                ),
+                Key("queries_burst", Whole(1, 1_000_000), "and at once after a pause.", _DEFAULTS.queries_burst),
+                Key(
+                    "wait_for_others_seconds",
+                    Number(0.01, 3600),
+                    "After the broker was gone: how long to wait for nodes that ticked lately and for guards, which may have more of the log.",
+                    _DEFAULTS.wait_for_others_seconds,
+                ),
+            ),
+        ),
+        Section(
+            "endpoint",
+            "Where this node answers questions by itself, over HTTPS with mutual TLS, while no broker can be reached. Read-only.",
+            (
+                Key(
+                    "listen",
+                    Address((OFF,)),
+                    "In a private network a free port of this machine unless a place is named here; elsewhere nowhere. \"off\": nowhere.",
+                    example=OFF,
+                ),
+                Key(
+                    "public",
+                    Address(),
+                    "Where others reach it, when that is another address. Its certificate must carry this host's name.",
+                    example="node-1.example:7451",
+                ),
+            ),
+        ),
+        observe_section.OBSERVE,
+    ),
+)
 
-[limits]
-# How long one discovery may run, and how much memory it may take, before it is stopped.
-# query_seconds = 5.0
-# query_memory_mb = 512
-# Discoveries of one entity: steadily, and at once after a pause.
-# queries_per_second = 100.0
-# queries_burst = 2000
-"""
+FILE = NODE.name
 
 
 def write_template(folder: Path) -> None:
     """The file with every setting in a comment, for a node that has none."""
-    path = folder / FILE
-    if not path.exists():
-        path.write_text(_TEMPLATE, "utf-8")
+    NODE.write_template(folder)
 
 
 def read(folder: Path) -> tuple[Policy, NodeLimits]:
     """Policy and limits as the file says, or the defaults."""
-    path = folder / FILE
+    values = NODE.read(folder)
+    policy = values["policy"]
+    # A realm stands for the other two, so their defaults do not stand beside it.
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in policy.items() if value is not None}
+    if policy["realm"] is not None:
+        for name in ("answers", "stores"):
+            if policy[name] == ("*",):
+                del given[name]
     try:
-        values = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
-        if unknown := sorted(values.keys() - {"policy", "limits"}):
-            raise UsageError(f"[{unknown[0]}] is unknown; there are [policy] and [limits]")
-        return read_policy(_table(values, "policy")), _limits(_table(values, "limits"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        return read_policy(given), NodeLimits(**values["limits"])
     except UsageError as error:
-        raise UsageError(f"{path}: {error.message}") from error
+        raise UsageError(f"{folder / FILE}: {error.message}") from error
 
 
-def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = values.get(name, {})
-    if not isinstance(table, dict):
-        raise UsageError(f"{name} is a table: write [{name}] on a line of its own")
-    return table
+def read_observe(folder: Path) -> ObserveSettings:
+    """Where and how the node shows what it does."""
+    return observe_section.read(NODE.read(folder)["observe"])
 
 
-def _limits(values: Mapping[str, Any]) -> NodeLimits:
-    known = {field.name for field in fields(NodeLimits)}
-    for name, value in values.items():
-        if name not in known:
-            raise UsageError(f"limits: {name!r} is unknown; there are {', '.join(sorted(known))}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1_000_000:
-            raise UsageError(f"limits.{name}: write a number above 0")
-        if name in ("query_memory_mb", "queries_burst") and not isinstance(value, int):
-            raise UsageError(f"limits.{name}: write a whole number")
-    return NodeLimits(**values)
+def read_endpoint(folder: Path, node: str, port: int | None) -> EndpointSettings | None:
+    """Where a node answers by itself: as the file says, or at a port of this machine where one was chosen for it, or nowhere."""
+    values = NODE.read(folder)["endpoint"]
+    if values["listen"] == OFF or (values["listen"] is None and port is None):
+        return None
+    listen = split_address(values["listen"]) if values["listen"] is not None else ("127.0.0.1", port or 0)
+    public = split_address(values["public"]) if values["public"] is not None else listen
+    return EndpointSettings(*listen, NodeAddress(node, *public))

@@ -22,7 +22,8 @@ from tdn.bus.address import write_connection
 from tdn.errors import TrustError, UsageError
 from tdn.local import node_file
 from tdn.local.ca import AUTHORITIES, LEAF_LIFE, REQUESTED_KEY, CertificateAuthority, Rotated, hosts_of
-from tdn.local.home import Home
+from tdn.local.guard_file import GUARD
+from tdn.local.home import MOST_BROKERS, Home, private_broker
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, whole_seconds
 from tdn.rules.apply import RULES_VERSION
@@ -128,6 +129,8 @@ class Operator:
             self._enrol(role, name, credentials.load(folder))
         if role is Role.NODE:
             node_file.write_template(folder)
+        elif role is Role.GUARD:
+            GUARD.write_template(folder)
 
     def install(self, role: Role, name: str, chain_pem: bytes) -> Path:
         """A certificate that a user's own PKI made for our request."""
@@ -204,9 +207,10 @@ class Operator:
     def _names(self, role: Role) -> list[str]:
         if role is not Role.BROKER:
             return self._home.ids(role)
-        # Its folder does not say what it is called; its certificate does.
+        # The first one's folder does not say what it is called; its certificate does.
         present = self._certificate(role, "")
-        return [name_of(present).id] if present is not None else []
+        further = [name for number in range(2, MOST_BROKERS + 1) if self._certificate(role, name := private_broker(number))]
+        return [name_of(present).id, *further] if present is not None else further
 
     def _is_valid(self, role: Role, name: str) -> bool:
         """Whether a principal's certificate is good, and so worth another: neither expired nor, as far as the CA knows, revoked."""

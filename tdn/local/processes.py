@@ -71,7 +71,7 @@ class DetachedProcess:
         self.run_folder.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             offset = log.tell()
-            child = subprocess.Popen(
+            child = subprocess.Popen(  # noqa: S603  # words of ours, no shell
                 list(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -184,6 +184,17 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
+def is_free(port: int) -> bool:
+    """Whether nothing listens on a port of 127.0.0.1 now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 def _is_running(remembered: _Remembered) -> bool:
     return _start_mark(remembered.pid) == remembered.started
 
@@ -208,8 +219,8 @@ def _start_mark(pid: int) -> str | None:
 
 def _start_mark_from_ps(pid: int) -> str | None:
     # Where there is no /proc (macOS). To the second only, which is what that system offers.
-    answer = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    answer = subprocess.run(  # noqa: S603  # a number, no shell
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False  # noqa: S607  # from the PATH, as every program of the system
     ).stdout.split(maxsplit=1)
     return None if len(answer) < 2 or answer[0].startswith("Z") else answer[1].strip()
 

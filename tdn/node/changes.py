@@ -6,20 +6,22 @@ A change is addressed to the network, so any node can finish it. A redelivered o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from tdn.bus.log import Appender
-from tdn.errors import MalformedMessage, Refused, TrustError, from_object
+from tdn.errors import BrokerUnavailable, MalformedMessage, Refused, TrustError, from_object
+from tdn.node.senders import Senders
+from tdn.observe import trail
 from tdn.protocol import jsontext
 from tdn.protocol.names import mint_uuid, new_session
 from tdn.protocol.times import format_time, parse_time
 from tdn.replica.replica import Replica
 from tdn.rules import principals
-from tdn.rules.apply import RULES, audience, repeated, requester, write_record
+from tdn.rules.apply import RULES, audience, repeated, write_record
 from tdn.rules.state import Outcome
 from tdn.trust import envelope, openings, statements
 from tdn.trust.credentials import Credentials
@@ -29,10 +31,9 @@ from tdn.trust.replay import MAX_CHANGE_LIFE
 
 logger = logging.getLogger(__name__)
 
-#: How long a certificate may take to reach this node's view after another node logged it.
-_UNKNOWN_SECONDS = 1.0
-#: How many may wait for that at once. Anybody can name a certificate that does not exist, and must not hold the others up by it.
-_UNKNOWN_WAITING = 16
+#: How long the broker may take to confirm a record, or to hand it to us. A stream whose leader was killed can forget a record on its way, and says nothing:
+#: whoever then waits on that connection waits for ever.
+_APPENDED_SECONDS = 8.0
 
 KINDS = frozenset(RULES)
 
@@ -44,45 +45,31 @@ class NoLongerCurrent(Refused):
 class Changes:
     """Puts changes into the log and waits for what became of them."""
 
-    def __init__(self, replica: Replica, appender: Appender, node: Credentials, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        appender: Appender,
+        node: Credentials,
+        clock: Callable[[], datetime],
+        *,
+        appended: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        #: Told how long the broker took to confirm a record, in seconds.
+        self._appended = appended
         self._replica = replica
         self._appender = appender
         self._node = node
         self._clock = clock
-        self._waiting = 0
+        self._senders = Senders(replica, clock)
 
     async def admit(self, raw: bytes) -> Envelope:
         """Who sent this and what it asks. A certificate that another node has just logged is waited for."""
         if len(raw) > jsontext.MAX_REQUEST_BYTES:
             raise MalformedMessage(f"request of {len(raw)} bytes is over the limit of {jsontext.MAX_REQUEST_BYTES}", received=raw)
-        request = await self.authenticate(raw)
+        request = await self._senders.authenticate(raw)
         if request.kind not in KINDS:
             raise TrustError(f"{request.kind} is not a change")
         return request
-
-    async def authenticate(self, raw: bytes) -> Envelope:
-        """Who signed this. Another node may have logged the certificate a moment ago: a few are waited for."""
-        try:
-            return self._authenticate(raw)
-        except TrustError as error:
-            if "unknown" not in error.detail or self._waiting >= _UNKNOWN_WAITING:
-                raise
-        return await self._await_certificate(raw)
-
-    def _authenticate(self, raw: bytes) -> Envelope:
-        return envelope.authenticate(raw, lambda header: requester(self._replica.reader, header, self._clock()))
-
-    async def _await_certificate(self, raw: bytes) -> Envelope:
-        self._waiting += 1
-        try:
-            deadline = asyncio.get_running_loop().time() + _UNKNOWN_SECONDS
-            while asyncio.get_running_loop().time() < deadline:
-                await self._replica.progress(within_seconds=_UNKNOWN_SECONDS)
-                with contextlib.suppress(TrustError):
-                    return self._authenticate(raw)
-        finally:
-            self._waiting -= 1
-        return self._authenticate(raw)
 
     async def decide(self, request: Envelope) -> Outcome:
         """The outcome of a change: what the log already says, or what it says once it is appended."""
@@ -115,9 +102,15 @@ class Changes:
         )
         return opening, token
 
-    async def append(self, kind: str, request: bytes | None, minted: Mapping[str, str] | None = None) -> Outcome:
+    async def append(
+        self,
+        kind: str,
+        request: bytes | None,
+        minted: Mapping[str, str] | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
+    ) -> Outcome:
         """Append a record of ours and wait for its outcome."""
-        outcome = await self.offer(kind, request, minted)
+        outcome = await self.offer(kind, request, minted, checkpoint)
         if outcome.status == "void":
             reason = (outcome.error or {}).get("message")
             try:
@@ -129,18 +122,30 @@ class Changes:
             raise Refused(f"the log did not take the request: {reason}")
         return outcome
 
-    async def offer(self, kind: str, request: bytes | None, minted: Mapping[str, str] | None = None) -> Outcome:
+    async def offer(
+        self,
+        kind: str,
+        request: bytes | None,
+        minted: Mapping[str, str] | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
+    ) -> Outcome:
         """Append a record that may be void because another node was first (a genesis)."""
-        raw = write_record(kind, self._node, self._clock(), request, minted)
+        raw = write_record(kind, self._node, self._clock(), request, minted, checkpoint)
         decided = self._replica.expect(raw)
+        began = time.monotonic()
         try:
-            confirmed = self._appender.append(raw)
-            # Whichever fails first. The outcome alone is enough: what we read from the log is in it.
-            either: list[asyncio.Future[Any]] = [confirmed, decided]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if confirmed.done():
-                confirmed.result()
-            outcome = await decided
+            with trail.step("append"):
+                confirmed = self._appender.append(raw)
+                # Whichever fails first. The outcome alone is enough: what we read from the log is in it.
+                either: list[asyncio.Future[Any]] = [confirmed, decided]
+                done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=_APPENDED_SECONDS)
+                if not done:
+                    raise BrokerUnavailable("the log did not take a record in time; connecting anew")
+                if confirmed.done():
+                    confirmed.result()
+            self._appended(time.monotonic() - began)
+            with trail.step("apply"):
+                outcome = await decided
         finally:
             self._replica.forget(raw)
         return outcome

@@ -88,7 +88,7 @@ def _state(reader: Reader, grant: str, fact: Fact, now: datetime) -> str:
 
 
 def _bundle(reader: Reader, fact: Fact, node: Credentials, network: str, now: datetime) -> bytes:
-    records = (fact["given"], *fact["rests"])
+    records = (fact["given"], *(seq for seq, _ in fact["rests"]))
     tokens = [_token(reader, seq) for seq in records]
     issuer, uuid = grants.issuer_and_topic(tokens[-1])
     topic = reader.get("topic", uuid) or {}

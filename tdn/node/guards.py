@@ -18,6 +18,7 @@ from typing import Any
 from tdn.bus import topology
 from tdn.bus.connection import Channel, Delivery
 from tdn.protocol.names import Name, Role
+from tdn.rules import principals
 from tdn.rules.state import State
 
 logger = logging.getLogger(__name__)
@@ -70,14 +71,19 @@ class Guards:
             guard = self._known.setdefault(name.id, _Guard(self._clock()))
             guard.heard = self._clock()
             guard.applied = max(guard.applied, int(word["applied"]))
-            if "seq" in word:
-                guard.ended[int(word["seq"])] = word["cut"]
+            for one in ([word] if "seq" in word else []) + word.get("ended", []):
+                guard.ended.setdefault(int(one["seq"]), one["cut"])
                 if len(guard.ended) > _REMEMBERED:
                     guard.ended.popitem(last=False)
         except (ValueError, KeyError, TypeError) as error:
             logger.warning("a word of guard %s cannot be read: %s", name.id, error)
         self._news.set()
         self._news = asyncio.Event()
+
+    def standing(self) -> dict[str, int]:
+        """How many guards are heard, and how many are fenced."""
+        fenced = [self._is_fenced(name) for name in self._enrolled()]
+        return {"heard": fenced.count(False), "fenced": fenced.count(True)}
 
     async def applied(self, seq: int, *, within_seconds: float) -> None:
         """Return when every guard that allows anything knows a record; or when the time is up."""
@@ -124,5 +130,4 @@ class Guards:
         return self._clock() - heard > FENCED_SECONDS
 
     def _enrolled(self) -> list[str]:
-        found = self._state.scan("principal", after=f"{Role.GUARD}:", up_to=f"{Role.GUARD}:~", limit=1000)
-        return [key.partition(":")[2] for key, fact in found if fact["thumbprint"] and fact["key"] not in fact["revoked"]]
+        return principals.enrolled(self._state, Role.GUARD)

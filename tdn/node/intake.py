@@ -9,53 +9,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from typing import Any
 
+from tdn import machine
 from tdn.bus import topology
 from tdn.bus.connection import Broker, Channel, Connection, Delivery
 from tdn.bus.direct import DirectReplies
-from tdn.confined.frames import WorkFailed
-from tdn.confined.lanes import Lanes
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
+from tdn.node.answering import Answering
 from tdn.node.changes import Changes, NoLongerCurrent, require_accepted
 from tdn.node.guards import Guards
-from tdn.node.questions import Answer, Desk
+from tdn.node.observed import Observed
+from tdn.node.questions import Answer
 from tdn.node.traffic import Traffic
-from tdn.protocol import jsontext, names
+from tdn.observe import trail
+from tdn.protocol import names
 from tdn.protocol.names import Role
 from tdn.protocol.rates import Rate
 from tdn.protocol.times import format_time
 from tdn.replica.replica import Applied, Replica
 from tdn.rules import principals
 from tdn.rules.apply import audience
-from tdn.trust import envelope, sealing, statements
-from tdn.trust.certificates import Identity
+from tdn.trust import envelope, statements
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
-from tdn.trust.replay import MAX_QUESTION_LIFE, ReplayWindow
+from tdn.trust.replay import MAX_QUESTION_LIFE
 
 logger = logging.getLogger(__name__)
 
 #: Changes and questions in work at once.
 _PREFETCH = 128
-#: How long a reply counts. The asker is waiting for it now.
-_REPLY_LIFE = timedelta(minutes=2)
-#: How long a question waits for this node to have applied what its asker has already seen in the log.
-_READ_OWN_SECONDS = 3.0
-#: How far ahead that may be, and how many may wait for it: a made-up number must not hold the node's attention.
-_READ_OWN_RECORDS = 10_000
-_READ_OWN_ASKERS = 32
-#: Discoveries of one entity in work at once. Each may answer with a few MB.
-_DISCOVERIES_AT_ONCE = 32
 
 #: How long the guards are waited for before a revocation is answered with their names. Longer than one takes to be fenced.
 _GUARDS_SECONDS = 8.0
+#: What is in work when the node is told to stop may take so long: as long as guards are waited for.
+_DRAIN_SECONDS = _GUARDS_SECONDS
 
 Work = Callable[[Delivery], Coroutine[Any, Any, None]]
 
@@ -70,20 +66,19 @@ class Post:
     network: str
     clock: Callable[[], datetime]
     replica: Replica
-    desk: Desk
-    window: ReplayWindow
-    #: Where discoveries run.
-    lanes: Lanes
+    answering: Answering
     counts: Counter[str]
     #: Each session makes a queue that stays for a minute; nobody may fill the broker with them.
     sessions: Rate
     #: Queues for the time without nodes, which stay for a week.
     peers: Rate
-    #: Discoveries of one entity.
-    queries: Rate
     #: Errors to those who cannot be named, all of them together.
     strangers: Rate
     guards: Guards
+    #: The kind of the queues that are made for subscriptions.
+    feeds: str
+    #: Counts and tells what became of each message.
+    observed: Observed
 
 
 class Intake:
@@ -96,8 +91,6 @@ class Intake:
         #: Fails when this connection no longer serves, or when this node must not go on.
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open = True
-        self._catching_up = 0
-        self._looking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         # Two, so that nobody who cannot be named disturbs the first contact of those who can.
         self._welcomes = DirectReplies(post.brokers, post.credentials, post.vhost)
@@ -107,7 +100,8 @@ class Intake:
         """Begin to take messages: changes and dead letters with all nodes, questions from this node's own queue."""
         self._answers = await self._channel()
         self._sessions = await self._channel()
-        self._traffic = Traffic(self._post.replica.reader, self._connection, self._post.guards, self._post.clock)
+        post = self._post
+        self._traffic = Traffic(post.replica.reader, self._connection, post.guards, post.clock, feeds=post.feeds)
         self._changes = await self._channel(prefetch=_PREFETCH)
         self._questions = await self._channel(prefetch=_PREFETCH)
         self._tags = [
@@ -149,11 +143,16 @@ class Intake:
         for channel, tag in self._tags:
             await channel.cancel(tag)
         if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=5)
+            await asyncio.wait(list(self._tasks), timeout=_DRAIN_SECONDS)
 
     def _take(self, channel: Channel, delivery: Delivery, work: Work) -> None:
-        if self._open:
-            task = asyncio.create_task(self._finish(channel, delivery, work))
+        if not self._open:
+            # Not begun, so it is another node's: at once, rather than when this connection ends.
+            if not channel.closed.done():
+                channel.nack(delivery.tag)
+        else:
+            path = "change" if work == self._change else "question" if work == self._question else "dead"
+            task = asyncio.create_task(self._post.observed.follow(path, partial(self._finish, channel, delivery, work)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -163,12 +162,20 @@ class Intake:
             await work(delivery)
         except BrokerUnavailable as error:
             # Not acknowledged: it comes again, here or at another node.
+            trail.ended(trail.UNFINISHED)
             logger.info("left unfinished: %s", error)
             return
         except (LogDiverged, UnknownRules, NoLongerCurrent) as error:
+            trail.ended(trail.UNFINISHED)
             self._break(error)
             return
-        except Exception:
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and (ours := machine.explain(error, self._post.replica.path)) is not None:
+                # No fault of the message: a node that cannot read its store serves nobody.
+                trail.ended(trail.UNFINISHED)
+                self._break(ours)
+                return
+            trail.ended(trail.FAILED)
             logger.exception("a message could not be worked on")
             self._post.counts["failed"] += 1
             if work == self._change and not channel.closed.done():
@@ -181,10 +188,12 @@ class Intake:
 
     async def _change(self, delivery: Delivery) -> None:
         try:
-            request = await self._work.admit(delivery.body)
+            with trail.step("admit"):
+                request = await self._work.admit(delivery.body)
         except TdnError as error:
             self._turn_away(delivery, error)
             return
+        trail.identified(request.kind, request.id, request.signer.name.principal)
         self._post.counts[request.kind] += 1
         await self._answer_change(request, delivery)
 
@@ -210,6 +219,7 @@ class Intake:
             self._send(request, delivery, "created", {**body, "cut": True} if "cut" in receipt else body, token)
             return
         seq = int(str(receipt["seq"]))
+        trail.decided(seq)
         await self._traffic.after(request, seq)
         body = {"queue": receipt["queue"]} if "queue" in receipt else {}
         if request.kind in envelope.ENDS_RIGHTS:
@@ -264,6 +274,7 @@ class Intake:
             # A first contact that nobody took in time. Its sender has long said hello again.
             return
         self._post.counts["dead"] += 1
+        trail.ended(trail.FAILED)
         logger.error("a change failed %d times and was given up: %r", topology.DELIVERY_LIMIT, delivery.body[:200])
         try:
             request = await self._work.admit(delivery.body)
@@ -276,11 +287,7 @@ class Intake:
         post = self._post
         now = post.clock()
         try:
-            if len(delivery.body) > jsontext.MAX_REQUEST_BYTES + sealing.OVERHEAD_BYTES:
-                raise MalformedMessage(f"question of {len(delivery.body)} bytes is over the limit", received=delivery.body)
-            sealed = sealing.is_sealed(delivery.body)
-            raw = sealing.unseal(delivery.body, post.credentials.key) if sealed else delivery.body
-            question = await self._work.authenticate(raw)
+            question, sealed = await post.answering.read(delivery.body)
         except TdnError as error:
             self._turn_away(delivery, error)
             return
@@ -290,7 +297,7 @@ class Intake:
             await self._answer_change(question, delivery)
             return
         try:
-            self._admit_question(question, sealed, now)
+            post.answering.admit(question, sealed=sealed, now=now)
         except TrustError as error:
             # A replayed or misdirected question is not answered: its sender may be anyone.
             self._turn_away(delivery, error)
@@ -299,17 +306,15 @@ class Intake:
             self._send(question, delivery, "error", error.as_object())
             return
         try:
-            await self._catch_up_with(question)
-            if question.kind in questions.SEARCHED:
-                answers = await self._look_for(question, now)
-            elif question.kind == "peer":
+            await post.answering.catch_up_with(question)
+            if question.kind == "peer":
                 answers = [await self._make_peer_queue(question)]
             elif question.kind == "use":
                 answers = [await self._make_ready(question)]
             else:
                 if question.kind == "changes":
                     await self._admit_follower(question)
-                answers = list(questions.answer(post.desk, question, post.replica.reader, now))
+                answers = await post.answering.answers(question, now)
         except TdnError as error:
             self._send(question, delivery, "error", error.as_object())
             return
@@ -317,35 +322,40 @@ class Intake:
             if number:
                 # Page by page, with others in between: signing and sealing a long answer takes a while.
                 await asyncio.sleep(0)
-            self._send(question, delivery, answer.kind, answer.body, answer.tail, with_chain=answer.kind == "located")
+            self._send(question, delivery, answer.kind, answer.body, answer.tail)
 
     async def _admit_follower(self, question: Envelope) -> None:
         """Bound how often one asks, since every notification costs a signature; and where it wants, have it told of changes as they happen.
         That before they are looked up, so that none falls in between."""
-        questions.require_served(self._post.desk, question)
+        self._post.answering.require_served(question)
         change_topic = questions.followed(question, self._post.replica.reader)
-        if not self._post.queries.take(question.signer.name.principal):
-            raise Refused("too many questions in a short time; wait a moment")
+        self._post.answering.require_rate(question)
         if not question.body.get("follow"):
             return
         if question.reply is None:
             raise Refused("changes are told to a session's reply queue; name it")
         if not self._post.sessions.take(question.signer.name.principal):
             raise Refused("too many sessions in a short time; wait a minute, or keep one open")
-        await topology.follow(self._sessions, question.signer.name, question.reply, change_topic)
+        # On a channel that may be lost: a session's queue cannot be bound while the broker that it lives on is away.
+        channel = await self._connection.channel()
+        try:
+            await topology.follow(channel, question.signer.name, question.reply, change_topic)
+        except BrokerUnavailable as error:
+            raise Refused("your reply queue is not there any more; say hello again") from error
+        finally:
+            await channel.close()
 
     async def _make_ready(self, question: Envelope) -> Answer:
         """What publishing or subscribing needs at the broker (T20)."""
-        questions.require_served(self._post.desk, question)
+        self._post.answering.require_served(question)
         if question.signer.name.role is not Role.ENTITY:
             raise Refused("only entities publish and subscribe")
-        if not self._post.queries.take(question.signer.name.principal):
-            raise Refused("too many questions in a short time; wait a moment")
+        self._post.answering.require_rate(question)
         return Answer("ready", await self._traffic.ready(question, self._post.replica.position[0]))
 
     async def _make_peer_queue(self, question: Envelope) -> Answer:
         """A queue for the time when no node is there (T17). It lasts, so few are made for one entity in a short time."""
-        questions.require_served(self._post.desk, question)
+        self._post.answering.require_served(question)
         signer = question.signer
         if signer.name.role is not Role.ENTITY:
             raise Refused("only entities ask each other")
@@ -355,59 +365,14 @@ class Intake:
         await topology.declare_peer(self._sessions, signer.name, session, answers=question.body["answers"])
         return Answer("peered", {"session": session})
 
-    async def _look_for(self, question: Envelope, now: datetime) -> list[Answer]:
-        """The answers to a discovery or a look at a tree. May take long, so in a process of its own, and only so many of one asker at a time."""
-        post = self._post
-        questions.require_served(post.desk, question)
-        in_tree = question.kind == "tree"
-        job = questions.tree_job(question, post.replica.reader, now) if in_tree else questions.search_job(question, now)
-        asker = question.signer.name.principal
-        if self._looking[asker] >= _DISCOVERIES_AT_ONCE:
-            raise Refused(f"too many discoveries at once; at most {_DISCOVERIES_AT_ONCE} of one entity are in work at a node")
-        if not post.queries.take(asker):
-            raise Refused("too many discoveries in a short time; wait a moment, or ask for more topics at once")
-        self._looking[asker] += 1
-        try:
-            # Saxon cannot be interrupted, so XQuery has workers that nobody else waits for.
-            result = await post.lanes.run(job, asker=asker, heavy=job.get("language") == "xquery")
-            return list((questions.placed if in_tree else questions.discovered)(post.desk, result, now))
-        except WorkFailed as error:
-            # Ours to look into. Its asker is told all the same: silence means that no node is there (T17).
-            logger.error("a discovery failed: %s", error)
-            post.counts["failed"] += 1
-            raise Refused("the query could not be evaluated here; write it in another way, or ask another node") from error
-        finally:
-            self._looking[asker] -= 1
-            if not self._looking[asker]:
-                del self._looking[asker]
-
-    async def _catch_up_with(self, question: Envelope) -> None:
-        """Wait until this node has applied what the asker has a receipt for; not for just anything, and not for too many at once."""
-        ahead = question.body.get("after", 0) - self._post.replica.position[0]
-        if 0 < ahead <= _READ_OWN_RECORDS and self._catching_up < _READ_OWN_ASKERS:
-            self._catching_up += 1
-            try:
-                await self._post.replica.reached(question.body["after"], within_seconds=_READ_OWN_SECONDS)
-            finally:
-                self._catching_up -= 1
-
-    def _admit_question(self, question: Envelope, sealed: bool, now: datetime) -> None:
-        if question.kind not in questions.KINDS:
-            raise Refused(f"{question.kind} is not a question; changes are sent to {names.TOPICS.replace('.', '/')}")
-        to_all = question.kind == "locate"
-        if not to_all and not sealed:
-            raise Refused(f"{question.kind} must be sealed to the node")
-        audiences = frozenset({"tdn:nodes"} if to_all else {self._post.credentials.identity.name.principal})
-        envelope.require_addressed(question, audiences=audiences, now=now, longest=MAX_QUESTION_LIFE)
-        self._post.window.admit(str(question.signer.name), question.id, question.expires, now)
-
     def _turn_away(self, delivery: Delivery, error: TdnError) -> None:
         """A message that nobody can be named for. It is answered only where the address itself proves the sender."""
         self._post.counts["turned away"] += 1
+        trail.ended(trail.TURNED_AWAY, error.word)
         received = error.received if isinstance(error, MalformedMessage) else delivery.body[:80]
         logger.info("turned away: %r %r", str(error), received)
         if delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY) and self._post.strangers.take(""):
-            raw = self._write("error", error.as_object(), "tdn:sender", None, None, with_chain=True)
+            raw = self._post.answering.write("error", error.as_object(), audience="tdn:sender", with_chain=True)
             self._strangers.send(delivery.reply_to, raw)
 
     def _send(
@@ -424,30 +389,13 @@ class Intake:
 
         Any node may answer a change, so such an answer carries its chain; a question's asker has located the node before.
         """
-        signer: Identity = request.signer
-        raw = self._write(
-            kind, body, signer.name.principal, request.id, tail, with_chain=with_chain or request.kind in changes.KINDS
-        )
-        sealed = sealing.seal(raw, signer.public_key)
+        answer = Answer(kind, body, tail)
+        sealed = self._post.answering.reply(request, answer, with_chain=with_chain or request.kind in changes.KINDS)
         if request.reply is not None:
-            self._answers.publish(names.REPLIES, names.reply_queue(signer.name, request.reply), sealed, correlation=request.id)
+            queue = names.reply_queue(request.signer.name, request.reply)
+            self._answers.publish(names.REPLIES, queue, sealed, correlation=request.id)
         elif delivery.reply_to and delivery.reply_to.startswith(names.DIRECT_REPLY):
             self._welcomes.send(delivery.reply_to, sealed)
-
-    def _write(
-        self, kind: str, body: dict[str, Any], audience: str, answers: str | None, tail: bytes | None, *, with_chain: bool
-    ) -> bytes:
-        return envelope.write(
-            kind,
-            body,
-            self._post.credentials,
-            audience=audience,
-            now=self._post.clock(),
-            life=_REPLY_LIFE,
-            answers=answers,
-            tail=tail,
-            with_chain=with_chain,
-        )
 
 
 def _was_late(delivery: Delivery) -> bool:

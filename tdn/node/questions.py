@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from tdn.bus.address import NodeAddress
 from tdn.errors import Absent, Refused, UsageError
 from tdn.node import granted
 from tdn.node.policy import Policy
@@ -79,6 +80,8 @@ class Desk:
     policy: Policy
     #: How far the node's view of the log is.
     position: Callable[[], int]
+    #: Where it answers by itself, if it does.
+    endpoint: NodeAddress | None = None
     peers: Peers = field(default_factory=Peers)
     #: Statuses that were signed lately, by topic and change.
     statuses: dict[tuple[str, int], tuple[datetime, bytes]] = field(default_factory=dict)
@@ -118,7 +121,7 @@ def require_served(desk: Desk, question: Envelope) -> None:
 
 def _locate(desk: Desk, reader: Reader, now: datetime) -> Answer:
     identity = desk.node.identity
-    body = {
+    body: dict[str, Any] = {
         "node": identity.name.id,
         "institution": identity.institution,
         "policy": desk.policy.as_object(),
@@ -126,6 +129,8 @@ def _locate(desk: Desk, reader: Reader, now: datetime) -> Answer:
         "seq": desk.position(),
         "peers": desk.peers.present(reader, now),
     }
+    if desk.endpoint is not None:
+        body["endpoint"] = {"host": desk.endpoint.host, "port": desk.endpoint.port}
     return Answer("located", body)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tdn.bus import topology
 from tdn.bus.connection import Channel, Connection
-from tdn.errors import BrokerUnavailable, Refused
+from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused
 from tdn.node.guards import Guards
 from tdn.protocol import names
 from tdn.replica.replica import Applied
@@ -39,15 +39,32 @@ _GUARD_SECONDS = 2.0
 _REMEMBERED_SECONDS = 3600.0
 _MOST_REMEMBERED = 100_000
 _PORTION = 200
+#: What RabbitMQ says of a queue that is there and differs from what is declared, and of one whose only broker is away.
+_OTHER_KIND = 406
+_NOT_FOUND = 404
 #: Changes after which something is to be made: a topic or subscription, or bindings of those who follow a tree that something joins.
 _MAKES = frozenset({"open", "subscribe", "give", "accept", "add", "move"})
+
+
+class QueueAway(NoNodeAnswered):
+    """A subscription's queue lives on one broker, made before there were several, and that one is away."""
 
 
 class Traffic:
     """What one connection of a node makes. Remembers for a while what it has made, so that a topic's next publisher costs nothing."""
 
-    def __init__(self, state: State, connection: Connection, guards: Guards, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        state: State,
+        connection: Connection,
+        guards: Guards,
+        clock: Callable[[], datetime],
+        *,
+        feeds: str = topology.CLASSIC,
+    ) -> None:
         self._state = state
+        #: The kinds of subscriptions' queues: how they are made, and how they may have been made when the network had another number of brokers.
+        self._kinds = sorted((topology.CLASSIC, topology.QUORUM), key=lambda kind: kind != feeds)
         self._connection = connection
         self._opened_channel: Channel | None = None
         self._guards = guards
@@ -144,12 +161,16 @@ class Traffic:
             await self._exchange(uuid)
             for feed in list(feeds.reaching(self._state, uuid, self._clock())):
                 if feed.queue not in self._made.get(uuid, ()):
-                    await topology.declare_feed(await self._channel(), feed.entity, feed.subject, feed.queue)
-                    await self._bind(feed, uuid)
+                    try:
+                        await self._queue(feed)
+                        await self._bind(feed, uuid)
+                    except QueueAway as error:
+                        # Its messages are for one subscriber. The others, and who publishes, do not wait for that broker.
+                        logger.warning("%s", error)
 
     async def _feed(self, feed: Feed) -> None:
         """A subscription's queue, bound to all topics that it gets. Anew each time: the broker drops a queue that nobody reads for a week."""
-        queue = await topology.declare_feed(await self._channel(), feed.entity, feed.subject, feed.queue)
+        queue = await self._queue(feed)
         async for topic in self._opened(feed.subject, below=feed.tree):
             if feeds.gets(self._state, feed, topic, self._clock()):
                 await self._exchange(topic)
@@ -158,6 +179,20 @@ class Traffic:
         if now is None or now.queue != feed.queue:
             # It ended while it was made, and a guard may have looked before.
             await (await self._channel()).delete_queue(queue)
+
+    async def _queue(self, feed: Feed) -> str:
+        """A subscription's queue, of the kind that it has: a network that has grown keeps those that it made on one broker."""
+        for kind in self._kinds:
+            try:
+                return await topology.declare_feed(await self._channel(), feed.entity, feed.subject, feed.queue, kind)
+            except BrokerUnavailable as error:
+                if error.detail.get("code") == _NOT_FOUND:
+                    raise QueueAway(
+                        f"the queue of {feed.entity} for {feed.subject} is on a broker that is away; `tdn up` starts it"
+                    ) from error
+                if error.detail.get("code") != _OTHER_KIND or kind == self._kinds[-1]:
+                    raise
+        raise AssertionError("there are two kinds")
 
     async def _exchange(self, uuid: str) -> None:
         if uuid not in self._made:

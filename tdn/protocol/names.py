@@ -104,6 +104,16 @@ NOTIFICATIONS = "tdn.notifications"
 
 #: Guards say here how far they are and what they have ended. Nodes listen.
 GUARDS = "tdn.guards"
+#: Where a guard has the brokers' majority confirm that it is with them: an exchange, and the quorum queue behind it. With several brokers only.
+MAJORITY = "tdn.majority"
+
+#: Login of the guards and the operator at the management API. Not a principal's name, so it can never be a certificate's.
+MANAGEMENT_USER = "tdn-management"
+
+#: Nodes say here, to each other alone, how far their stores go: after the broker was gone they compare before anyone appends.
+HEADS = "tdn.heads"
+#: Held by the connection that puts back what the log lacks.
+RESTORING = "tdn.restoring"
 
 #: Header that says which way a broadcast request goes, and its two values.
 PATH_HEADER = "tdn-path"
@@ -122,8 +132,9 @@ def nodes_key(node_id: str | None = None) -> str:
     return f"{NODES}.{node_id}" if node_id else NODES
 
 
-def node_queue(node_id: str) -> str:
-    return f"tdn.node.{node_id}"
+def node_queue(node_id: str, secret: str) -> str:
+    """A node's own queue, which lives as long as one connection of it: the next connection has another, and meets nothing of the last."""
+    return f"tdn.node.{node_id}.{secret}"
 
 
 def notification_key(change_topic: str, entity: str) -> str:
@@ -171,9 +182,14 @@ def is_topic(name: str) -> bool:
     return _UUID4.fullmatch(name) is not None
 
 
-def guards_queue(node_id: str) -> str:
-    """Where one node hears of the guards."""
-    return f"tdn.guards.{node_id}"
+def guards_queue(node_id: str, secret: str) -> str:
+    """Where one node hears of the guards, over one connection."""
+    return f"tdn.guards.{node_id}.{secret}"
+
+
+def heads_queue(node_id: str, session: str) -> str:
+    """Where one node hears of the others' stores, as long as one connection lasts."""
+    return f"{HEADS}.{node_id}.{session}"
 
 
 def owns_queue(owner: Name, queue: str) -> bool:

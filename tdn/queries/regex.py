@@ -88,8 +88,12 @@ class RegexQuery:
         return "regex"
 
     def matches(self, subject: Subject) -> bool:
+        return self.stands_in(descriptors.searchable(subject.descriptor).encode())
+
+    def stands_in(self, searchable: bytes) -> bool:
+        """Whether it is found in a descriptor's text, for who has that at hand."""
         # As bytes: of a text RE2's binding would count the characters before the match, which nobody asks for.
-        return self._compiled.search(descriptors.searchable(subject.descriptor).encode()) is not None
+        return self._compiled.search(searchable) is not None
 
 
 def compile_regex(text: str) -> RegexQuery:

@@ -267,7 +267,7 @@ class _Walk:
         reversed_terms: list[object] = []
         rest: object = node
         while type(rest) is kind:
-            assert isinstance(rest, exp.Expression)
+            assert isinstance(rest, exp.Expression)  # noqa: S101  # for mypy: `kind` is one
             parts = self.only(rest, "this", "expression")
             reversed_terms.append(parts["expression"])
             rest = parts["this"]
@@ -289,7 +289,7 @@ class _Walk:
             and type(token.value) in (int, float)
         ):
             self.take(self.shown(operand))
-            assert isinstance(token.value, (int, float))
+            assert isinstance(token.value, (int, float))  # noqa: S101  # for mypy: a number's token
             return Literal(-token.value, position)
         return Negative(self.walk(operand, _SIGN, level + 1), position)
 

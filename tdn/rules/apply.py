@@ -14,7 +14,7 @@ from tdn.errors import LogDiverged, MalformedMessage, Refused, TdnError, TrustEr
 from tdn.protocol import jsontext, schemas
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, parse_time, whole_seconds
-from tdn.rules import clock, collections, feeds, grants, hierarchy, principals, topics, watches
+from tdn.rules import checkpoints, clock, collections, feeds, grants, hierarchy, principals, topics, watches
 from tdn.rules.state import MOST_WORK, Draft, Fact, LogRecord, Occasion, Outcome, State, Write
 from tdn.trust import envelope, signing
 from tdn.trust.certificates import Identity, decode_chain, roots_from_ders
@@ -22,8 +22,8 @@ from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 from tdn.trust.replay import CLOCK_SKEW
 
-#: The rules that this build knows. A log that asks for others stops it. (1 had no lists, 2 no hierarchies and collections, 3 no grants; none was released.)
-RULES_VERSION = 4
+#: The rules that this build knows. A log that asks for others stops it. (1 had no lists, 2 no hierarchies and collections, 3 no grants, 4 no checkpoints; none was released.)
+RULES_VERSION = 5
 
 #: What a repeated request is told that was refused for bytes or certificates that do not hold.
 _REFUSED_BEFORE = "the request was refused when it was first judged: what it carries does not verify"
@@ -34,9 +34,15 @@ Rule = Callable[[State, Envelope, Occasion], Decision]
 
 
 def write_record(
-    kind: str, node: Credentials, at: datetime, request: bytes | None = None, minted: Mapping[str, str] | None = None
+    kind: str,
+    node: Credentials,
+    at: datetime,
+    request: bytes | None = None,
+    minted: Mapping[str, str] | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """A record as a node appends it. What the node adds to a `register` or `subscribe` is fixed by it: whoever answers says the same."""
+    """A record as a node appends it. What the node adds to a `register` or `subscribe` is fixed by it: whoever answers says the same. A
+    `checkpoint` says what the state was."""
     payload: dict[str, Any] = {
         "v": schemas.VERSION,
         "kind": kind,
@@ -45,6 +51,8 @@ def write_record(
     }
     if minted is not None:
         payload["minted"] = dict(minted)
+    if checkpoint is not None:
+        payload["checkpoint"] = dict(checkpoint)
     return signing.sign("record", payload, node.key, chain=node.identity.chain, tail=request)
 
 
@@ -79,6 +87,9 @@ def apply(state: State, record: LogRecord) -> Outcome:
         appender.require_valid_at(at)
         if kind == "tick":
             return Outcome("accepted", kind, clock.tick(state, appender.name, at, record.seq))
+        if kind == "checkpoint":
+            stated = checkpoints.state_checkpoint(state, appender.name, payload["checkpoint"], record.seq)
+            return Outcome("accepted", kind, stated)
         if message.tail is None:
             raise MalformedMessage("the record carries no request")
         request = envelope.authenticate(message.tail, lambda header: requester(state, header, at))
@@ -133,7 +144,7 @@ def _decide(state: State, request: Envelope, record: LogRecord, at: datetime, mi
     writes: tuple[Write, ...] = ()
     cut: tuple[str, ...] = ()
     try:
-        occasion = Occasion(record.seq, at, max(at, principals.log_time(state)), minted)
+        occasion = Occasion(record.seq, at, max(at, principals.log_time(state)), minted, signing.digest(record.raw))
         writes, fixed, cut = RULES[request.kind](state, request, occasion)
         receipt = {
             "v": schemas.VERSION,

@@ -105,7 +105,7 @@ def _join(draft: Draft, request: Envelope, joining: Joining, occasion: Occasion,
     if member["owner"] != joining.requester and not _shows_to(draft, member["owner"], collection, occasion):
         # Its limits would bind what it holds, and the owner could not take it out of what it does not see.
         raise Refused(f"{uuid} cannot be put into a collection that its owner may not see")
-    assert collection is not None  # whoever asked has seen it, or has just founded it
+    assert collection is not None  # noqa: S101  # for mypy: whoever asked has seen it, or has just founded it
     if draft.get("in", f"{uuid} {place}") is not None:
         raise Refused(f"{uuid} is in collection {place} already")
     if sum(1 for _ in scan_below(draft, "in", uuid)) >= MAX_CONTAINERS:

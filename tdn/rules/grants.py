@@ -48,7 +48,7 @@ def give(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, Any]:
             return _fixed(grant)
         draft.put("ends", f"{present['until']} grant {grant.id}", None)
         fact["epoch"] = present["epoch"]
-    _write(draft, grant.id, {**fact, "seq": occasion.seq, "given": occasion.seq})
+    _write(draft, grant.id, {**fact, "seq": occasion.seq, "given": occasion.seq, "record": occasion.record})
     return _fixed(grant)
 
 
@@ -154,7 +154,7 @@ def _authorised(draft: Draft, grant: Grant, occasion: Occasion) -> dict[str, Any
         "issued": format_time(grant.issued),
         "state": LIVE,
         "epoch": topic.get("epoch", 0),
-        #: Records of the grants that it rests on, the nearest first, as they were when it was given.
+        #: Records of the grants that it rests on, each with its digest, the nearest first, as they were when it was given.
         "rests": [],
     }
     if grant.parent is None:
@@ -171,7 +171,7 @@ def _authorised(draft: Draft, grant: Grant, occasion: Occasion) -> dict[str, Any
 
 def _passed_on(draft: Draft, grant: Grant, occasion: Occasion, refusal: Refused) -> dict[str, Any]:
     """T20: the whole chain is checked, and what is passed on is never wider than what it rests on."""
-    assert grant.parent is not None
+    assert grant.parent is not None  # noqa: S101  # for mypy: the caller has asked
     parent_id, digest = grant.parent
     terms = grant.terms
     parent = draft.get("grant", parent_id)
@@ -196,7 +196,9 @@ def _passed_on(draft: Draft, grant: Grant, occasion: Occasion, refusal: Refused)
     issuers = {(draft.get("grant", link) or {}).get("issuer") for link in chain}
     if grant.grantee in issuers:
         raise Refused(f"the grant would come back to {grant.grantee}, whom it comes from")
-    return {"parent": parent_id, "rests": [parent["given"], *parent["rests"]]}
+    # What the chain begins with: its advertisement is a part of the proof.
+    root = parent.get("root", parent["topic"])
+    return {"parent": parent_id, "root": root, "rests": [[parent["given"], parent["record"]], *parent["rests"]]}
 
 
 def _require_grantee(draft: Draft, grant: Grant, fact: Fact) -> None:

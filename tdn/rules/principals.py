@@ -102,6 +102,12 @@ def has_expired(state: State, principal: str, now: datetime) -> bool:
     return fact is not None and parse_time(fact["expires"]) < now
 
 
+def enrolled(state: State, role: Role) -> list[str]:
+    """The ids that the operator has enrolled in a role and not revoked."""
+    found = state.scan("principal", after=f"{role}:", up_to=f"{role}:~", limit=1000)
+    return [key.partition(":")[2] for key, fact in found if fact["thumbprint"] and fact["key"] not in fact["revoked"]]
+
+
 def is_current_login(state: State, name: Name) -> bool:
     """Whether a login at the broker is the current key of its principal."""
     principal = state.get("principal", name.principal)

@@ -8,6 +8,7 @@ Spaces:
     principal  `entity:alice`: current certificate, superseded and revoked keys
     certificate  thumbprint: chain, and what it says
     tick       node id: its latest time
+    checkpoint  node id: the last few digests of the state that it stated; `counted`, `latest`: the last one that a majority stated
     request    `entity:alice/<request id>`: what was asked, and the outcome
     topic      uuid: a topic or collection: advertisement digest, owner, expiry, state; for ever, also when ended
     access     digest: lists as they hold for a topic, with what its ancestors put on it; shared by all topics with the same
@@ -94,6 +95,8 @@ class Occasion:
     now: datetime
     #: What the node added: to a `register` a fresh UUID and what its salts are made from, to a `subscribe` the queue's secret.
     minted: Mapping[str, str] | None = None
+    #: Digest of the record's bytes. Facts that refer to a record hold it, so that who has the state can tell the true bytes from others.
+    record: str = ""
 
 
 @dataclass(frozen=True, slots=True)

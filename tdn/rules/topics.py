@@ -56,6 +56,7 @@ def advertise(draft: Draft, request: Envelope, occasion: Occasion) -> dict[str, 
         "state": LIVE,
         "seq": occasion.seq,
         "advertised": occasion.seq,
+        "record": occasion.record,
         **_standing(draft, advertisement, opened, occasion),
     }
     draft.put("topic", uuid, fact)

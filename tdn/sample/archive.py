@@ -74,5 +74,6 @@ def _advertised(record: LogRecord) -> Outcome:
         "state": "live",
         "seq": record.seq,
         "advertised": record.seq,
+        "record": signing.digest(record.raw),
     }
     return Outcome("accepted", "advertise", (Write("topic", payload["uuid"], fact),))

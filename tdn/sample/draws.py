@@ -27,7 +27,7 @@ class Draws:
     __slots__ = ("_next",)
 
     def __init__(self, seed: int) -> None:
-        self._next = random.Random(seed).random
+        self._next = random.Random(seed).random  # noqa: S311  # the same sample for the same seed
 
     def share(self) -> float:
         return self._next()

@@ -147,6 +147,14 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE records ADD COLUMN effects TEXT;   -- JSON: [space, key, value or null] of each write that archives keep
     CREATE INDEX records_refused ON records (at) WHERE status = 'refused';    -- for an operator's audit
     """,
+    # The beginning of the log may go (`kept`), or never have been here (a store that began with a snapshot).
+    """
+    CREATE TABLE kept (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        first INTEGER NOT NULL         -- records from here on are all in `records`; of those before, the ones that facts refer to
+    );
+    INSERT INTO kept VALUES (1, 1);
+    """,
 )
 
 

@@ -63,6 +63,8 @@ class Refusal:
     uuid: str | None
     grant: str | None
     because: str
+    #: The id that its sender chose.
+    request: str
 
 
 #: Refusals read in one transaction.
@@ -107,7 +109,7 @@ _SUBJECT = "t.creator, t.institution, t.descriptor, t.synopsis"
 _VISIBLE = f"""(t.restricted = 0 OR t.owner = :asker OR (
     NOT EXISTS (SELECT 1 FROM listed l WHERE l.access = t.access AND l.side = {BARRED} AND l.who IN (:asker, :institution, :everyone))
     AND (t.restricted & {ALLOWED} = 0
-         OR EXISTS (SELECT 1 FROM listed l WHERE l.access = t.access AND l.side = {ALLOWED} AND l.who IN (:asker, :institution, :everyone)))))"""
+         OR EXISTS (SELECT 1 FROM listed l WHERE l.access = t.access AND l.side = {ALLOWED} AND l.who IN (:asker, :institution, :everyone)))))"""  # noqa: S608  # numbers of ours
 
 
 class Reader(StoredFacts):
@@ -135,8 +137,9 @@ class Reader(StoredFacts):
         while rows := self._db.execute(page, (place[0], *place, _REFUSALS_AT_ONCE)).fetchall():
             for seq, at, kind, outcome, raw in rows:
                 told, body = json.loads(outcome), request_body_in(raw)
-                principal = str(told["request"]).partition("/")[0]
-                yield Refusal(seq, at, principal, kind, body.get("uuid"), body.get("grant"), str(told["error"]["message"]))
+                principal, _, request = str(told["request"]).partition("/")
+                because = str(told["error"]["message"])
+                yield Refusal(seq, at, principal, kind, body.get("uuid"), body.get("grant"), because, request)
             place = (rows[-1][1], rows[-1][0])
 
     def open_all(self) -> None:
@@ -158,7 +161,7 @@ class Reader(StoredFacts):
     def topic(self, uuid: str, asker: Asker, now: datetime) -> FoundTopic | None:
         """One topic, if it is live and the asker may see it. Whether it is not there or not to be seen, the answer is the same."""
         row = self._db.execute(
-            f"SELECT t.created, t.uuid, {_FOUND} FROM topics t WHERE t.uuid = :uuid AND t.expires > :now AND {_VISIBLE}",
+            f"SELECT t.created, t.uuid, {_FOUND} FROM topics t WHERE t.uuid = :uuid AND t.expires > :now AND {_VISIBLE}",  # noqa: S608  # constants; values are parameters
             {"uuid": uuid, "now": _text(now), **_who(asker)},
         ).fetchone()
         return self._found(row, asker) if row and sight.live(self, uuid, now) is not None else None
@@ -202,7 +205,7 @@ class Reader(StoredFacts):
             f"topics t INDEXED BY topics_sealed WHERE t.restricted = {BARRED} AND",
         ):
             looked_at = self._db.execute(
-                f"SELECT ({condition}) FROM {source} t.descriptor_kind = 'sealed' LIMIT {_SEALED_LOOKS}", values
+                f"SELECT ({condition}) FROM {source} t.descriptor_kind = 'sealed' LIMIT {_SEALED_LOOKS}", values  # noqa: S608  # constants; values are parameters
             ).fetchall()
             if len(looked_at) == _SEALED_LOOKS or any(visible for (visible,) in looked_at):
                 return True

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tdn import machine
 from tdn.errors import LogDiverged
 from tdn.protocol import jsontext
 from tdn.rules.apply import apply, judged_at
@@ -34,6 +35,10 @@ class View(StoredFacts):
     def __init__(self, path: Path, stores: Stores = EVERYTHING) -> None:
         self.path = path
         self._stores = stores
+        with machine.explained(path):
+            self._open(path, stores)
+
+    def _open(self, path: Path, stores: Stores) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Autocommit in sqlite3's sense: transactions are ours, explicit.
         super().__init__(sqlite3.connect(path, isolation_level=None, check_same_thread=False), cached=True)
@@ -56,13 +61,13 @@ class View(StoredFacts):
         Durable means on disk when this returns, with all that was committed before. What nobody waits for need not be: after a power
         cut it is read from the log again.
         """
-        if durable != self._durable:
-            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-            self._durable = durable
         decided: list[tuple[LogRecord, Outcome]] = []
         position, moment = self.position, self._moment
-        self._db.execute("BEGIN IMMEDIATE")
         try:
+            if durable != self._durable:
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
+            self._db.execute("BEGIN IMMEDIATE")
             for offset, raw in records:
                 if offset <= position.offset:
                     raise LogDiverged(
@@ -77,20 +82,34 @@ class View(StoredFacts):
                 decided.append((record, outcome))
             self._db.execute("UPDATE position SET seq = ?, offset = ?, head = ?", (position.seq, position.offset, position.head))
             self._db.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             # First of all, and whatever follows: a full disk makes SQLite end the transaction itself, and facts that were never
             # committed must not be what the next record is judged by.
             self._cache.clear()
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error) and (ours := machine.explain(error, self.path)) is not None:
+                raise ours from error
             raise
         self.position, self._moment = position, moment
         return decided
 
-    def record_at(self, offset: int) -> bytes | None:
-        """The bytes that were read at a stream offset, to compare with what the log says now."""
-        row = self._db.execute("SELECT raw FROM records WHERE offset = ? ORDER BY seq DESC LIMIT 1", (offset,)).fetchone()
-        return bytes(row[0]) if row else None
+    def move(self, places: Sequence[tuple[int, int]]) -> None:
+        """Take other offsets for records that stand elsewhere in the stream now, as (seq, offset): what they did stays as it is."""
+        position = self.position
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.executemany("UPDATE records SET offset = ? WHERE seq = ?", [(offset, seq) for seq, offset in places])
+            for seq, offset in places:
+                if seq == position.seq:
+                    position = replace(position, offset=offset)
+                    self._db.execute("UPDATE position SET offset = ?", (offset,))
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        self.position = position
 
     def digest(self) -> str:
         """Digest of the canonical state: equal on every node that applied the same log."""

@@ -125,7 +125,7 @@ class TrustRoots:
             if not _may_issue(issuer, name.role):
                 raise TrustError(f"the certificate of {name.principal} was issued by an authority for other roles")
         key = leaf.public_key()
-        assert isinstance(key, ec.EllipticCurvePublicKey)  # name_of checked it
+        assert isinstance(key, ec.EllipticCurvePublicKey)  # noqa: S101  # for mypy: name_of checked it
         return Identity(
             name=name,
             institution=institution_of(leaf),

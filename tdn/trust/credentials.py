@@ -1,4 +1,4 @@
-"""A principal's own folder: `cert.pem` (leaf, then intermediates), `key.pem` (mode 0600), `trust.pem` (roots)."""
+"""A principal's own folder: `cert.pem` (leaf, then intermediates), `key.pem` (its owner's alone: see `private_files`), `trust.pem` (roots)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tdn.errors import TrustError
-from tdn.trust.certificates import Identity, TrustRoots, institution_of, key_hash
+from tdn.protocol.names import Role
+from tdn.trust.certificates import Identity, TrustRoots, institution_of, key_hash, name_of
+from tdn.trust.private_files import read_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +27,41 @@ class Credentials:
 
 
 def load(folder: Path, *, now: datetime | None = None) -> Credentials:
-    """Read a folder of credentials. An expired or foreign certificate is refused here, before the broker does it vaguely."""
+    """Read a folder of credentials. What is wrong with them is said here, with what to do, before the broker does it vaguely."""
     roots = load_roots(folder / "trust.pem")
     try:
-        key = serialization.load_pem_private_key((folder / "key.pem").read_bytes(), password=None)
+        key = serialization.load_pem_private_key(read_private(folder / "key.pem"), password=None)
         chain = x509.load_pem_x509_certificates((folder / "cert.pem").read_bytes())
     except FileNotFoundError as error:
         raise TrustError(
             f"no credentials in {folder}: {Path(error.filename).name} is missing; `tdn ca issue NAME` makes them"
         ) from error
+    except OSError as error:
+        raise TrustError(f"{error.filename} cannot be read: {error.strerror or error}") from error
     except (ValueError, TypeError) as error:
-        raise TrustError(f"the credentials in {folder} cannot be read: {error}") from error
+        raise TrustError(f"the credentials in {folder} cannot be read: {error}; `tdn ca issue NAME` makes others") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise TrustError(f"the key in {folder} is not P-256")
     ders = [certificate.public_bytes(serialization.Encoding.DER) for certificate in chain]
-    identity = roots.identify(ders, at=now or datetime.now(UTC))
+    try:
+        identity = roots.identify(ders, at=now or datetime.now(UTC))
+    except TrustError as error:
+        raise TrustError(f"{folder}: {error.message}; {remedy(chain[0])}", detail=error.detail) from error
     if key_hash(key.public_key()) != identity.name.key_hash:
-        raise TrustError(f"key.pem and cert.pem in {folder} do not belong together")
+        raise TrustError(f"key.pem and cert.pem in {folder} do not belong together; {remedy(chain[0])}")
     return Credentials(identity, key, roots, folder)
+
+
+def remedy(leaf: x509.Certificate) -> str:
+    """The command that makes another certificate in the place of one that does not serve."""
+    try:
+        name = name_of(leaf)
+    except TrustError:
+        return "`tdn ca issue NAME` makes a certificate that this network takes"
+    if name.role is Role.OPERATOR:
+        return "the operator's certificate stands in the genesis and cannot be made anew: restore operator/ and ca/ from one backup, and look at the clock"
+    flag = {Role.ENTITY: "", Role.NODE: " --node"}.get(name.role, f" --role {name.role}")
+    return f"the operator makes a new one with `tdn ca issue {name.id}{flag}` (a PKI of your own: `tdn ca request`); look at the clock, too"
 
 
 def load_roots(path: Path) -> TrustRoots:
@@ -50,6 +69,8 @@ def load_roots(path: Path) -> TrustRoots:
         return TrustRoots(x509.load_pem_x509_certificates(path.read_bytes()))
     except FileNotFoundError as error:
         raise TrustError(f"no trusted roots: {path} is missing") from error
+    except OSError as error:
+        raise TrustError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise TrustError(f"{path} holds no certificates: {error}") from error
 

@@ -39,6 +39,8 @@ class Envelope:
     body: Mapping[str, Any]
     tail: bytes | None
     raw: bytes
+    #: In a reply of a node's own endpoint: the node has all that was in the log at this moment. What came later it may lack.
+    as_of: datetime | None = None
 
 
 def new_id() -> str:
@@ -58,6 +60,7 @@ def write(
     answers: str | None = None,
     tail: bytes | None = None,
     with_chain: bool = False,
+    as_of: datetime | None = None,
 ) -> bytes:
     """A signed message of a kind. The body is checked against its schema here too: we send nothing that we would refuse."""
     schemas.check(kind, body)
@@ -75,6 +78,8 @@ def write(
         claims["reply"] = reply
     if answers is not None:
         claims["re"] = answers
+    if as_of is not None:
+        claims["as_of"] = int(as_of.timestamp())
     return signing.sign(kind, claims, sender.key, chain=sender.identity.chain, with_chain=with_chain, tail=tail)
 
 
@@ -105,6 +110,7 @@ def authenticate(raw: bytes, identify: Identify) -> Envelope:
         body=claims["body"],
         tail=message.tail,
         raw=raw,
+        as_of=from_epoch(claims["as_of"]) if "as_of" in claims else None,
     )
 
 
@@ -127,6 +133,9 @@ def _check_body(kind: str, body: Mapping[str, Any]) -> None:
 
 #: Changes by which somebody may lose a right. A node answers them when every guard has ended it, or is known to allow nothing.
 ENDS_RIGHTS = frozenset({"retract", "revoke", "accept", "unsubscribe"})
+
+#: Questions that a node answers from its store alone: they need no broker, and are also answered at a node's own endpoint.
+READS = frozenset({"locate", "discover", "show", "lookup", "tree", "may", "grants"})
 
 #: Every kind that travels in an envelope. The signed statements (advertisement, receipt, status, notification, revocation), grants, messages and records do not.
 BODY_KINDS = frozenset(

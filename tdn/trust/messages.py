@@ -212,7 +212,7 @@ def _verified(token: bytes, place: _Place, identify: IdentifyAt, now: datetime, 
     if claims.get("readers") != (None if tags is None else _digest_of(tags)):
         raise TrustError("the message was signed for other readers")
     # The schema has the tail's digest, and the signature held for it.
-    assert message.tail is not None
+    assert message.tail is not None  # noqa: S101  # for mypy
     return Read(message.tail, claims["content_type"], signer.name, at, signed=True, encrypted=tags is not None)
 
 

@@ -18,13 +18,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
 from jwt.algorithms import ECAlgorithm
 
 from tdn.errors import MalformedMessage, TrustError
 from tdn.protocol import jsontext
 
 _ES256 = ECAlgorithm(ECAlgorithm.SHA256)
+#: The same for verifying, without what PyJWT makes anew for each signature.
+_ECDSA = ECDSA(SHA256())
 _HEADER_MEMBERS = frozenset({"alg", "typ", "x5t#S256", "x5c", "iat"})
 TILDE = b"~"
 #: Latest moment that anything is signed at, the end of the year 2999: later ones leave the calendar (9999) when a lifetime is added.
@@ -126,7 +131,10 @@ def _holds(signed: bytes, signature: bytes, key: EllipticCurvePublicKey) -> bool
     content = hashlib.sha256(signature + signed).digest()
     if _held.get(content) is key:
         return True
-    if not _ES256.verify(signed, key, signature):
+    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
+    try:
+        key.verify(encode_dss_signature(r, s), signed, _ECDSA)
+    except InvalidSignature:
         return False
     _held[content] = key
     if len(_held) > _MAX_HELD:
@@ -143,9 +151,16 @@ def parse_payload(message: Unverified) -> dict[str, Any]:
     return payload
 
 
-@lru_cache(maxsize=1024)
+#: Headers with a thumbprint alone have some 130 bytes: of these more are kept than of those with chains.
+_SMALL_HEADER_BYTES = 256
+
+
 def read_header(segment: bytes) -> Header:
     """The checked header. Cached: a signer's header is the same on everything of one kind that it signs."""
+    return _small_header(segment) if len(segment) <= _SMALL_HEADER_BYTES else _large_header(segment)
+
+
+def _read_header(segment: bytes) -> Header:
     if len(segment) > _MAX_HEADER_BYTES:
         raise MalformedMessage(f"header of {len(segment)} bytes is over the limit of {_MAX_HEADER_BYTES}", received=segment)
     header = jsontext.parse(decode_segment(segment))
@@ -182,6 +197,10 @@ def read_header(segment: bytes) -> Header:
     return Header(kind, thumbprint, (), issued)
 
 
+_small_header = lru_cache(maxsize=32_768)(_read_header)
+_large_header = lru_cache(maxsize=1024)(_read_header)
+
+
 @lru_cache(maxsize=256)
 def _header_segment(kind: str, chain: tuple[bytes, ...], with_chain: bool, issued: int | None) -> bytes:
     header: dict[str, Any] = {"alg": "ES256", "typ": f"tdn-{kind}+jwt"}
@@ -194,14 +213,19 @@ def _header_segment(kind: str, chain: tuple[bytes, ...], with_chain: bool, issue
     return encode_segment(jsontext.canonical(header)).encode()
 
 
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+#: The two letters of ordinary base64 become one that is none.
+_FROM_URL = bytes.maketrans(b"-_+/", b"+/!!")
+
+
 def encode_segment(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+    return binascii.b2a_base64(content, newline=False).translate(_TO_URL).rstrip(b"=").decode()
 
 
 def decode_segment(segment: bytes) -> bytes:
     """base64url without padding, strictly: one text for one value, so that a signed message has no second spelling."""
     try:
-        content = base64.b64decode(segment + b"=" * (-len(segment) % 4), altchars=b"-_", validate=True)
+        content = binascii.a2b_base64(segment.translate(_FROM_URL) + b"=" * (-len(segment) % 4), strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise MalformedMessage("not base64url", received=segment) from error
     # Only the unused bits of the last character can differ; compare the last group alone.

@@ -97,7 +97,7 @@ def test_an_error_fits_into_its_reply(live: LiveNetwork, raw: RawEntity) -> None
     }
     failed = live.counts("failed", "n1")
     raw.question(raw.seal(raw.claim("create", body, audience="node:n1"), "n1"), "n1")
-    wait_for(lambda: live.waiting(names.node_queue("n1")) == 0, "the question to be taken")
+    wait_for(lambda: live.unanswered("n1") == 0, "the question to be taken")
     assert live.counts("failed", "n1") == failed
 
 

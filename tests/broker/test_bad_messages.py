@@ -18,6 +18,7 @@ import pytest
 from entity_client import path
 from tdn.bus import topology
 from tdn.errors import Refused
+from tdn.local import node_file
 from tdn.node.changes import Changes
 from tdn.node.service import Node, NodeSettings
 from tdn.protocol import names
@@ -61,8 +62,10 @@ def still_serving(live: LiveNetwork, witness: RawEntity) -> Iterator[None]:
     assert {entry["id"]: entry["pid"] for entry in live.network.status()} == pids
     assert live.ready()
     assert live.counts("failed") == 0, "a bad message is the sender's fault, not a failure of ours"
-    for queue in (names.CHANGES, names.DEAD, names.node_queue("n1"), names.node_queue("n2")):
+    for queue in (names.CHANGES, names.DEAD):
         wait_for(lambda queue=queue: live.waiting(queue) == 0, f"{queue} to be empty")
+    for node in ("n1", "n2"):
+        wait_for(lambda node=node: live.unanswered(node) == 0, f"{node} to have taken all")
     for node in ("n1", "n2"):
         witness.question(witness.seal(witness.write("create", create_body(witness), audience=f"node:{node}"), node), node)
         assert witness.reply().kind == "created"
@@ -461,8 +464,15 @@ async def node_in_this_process(network: LiveNetwork, name: str) -> AsyncIterator
     """A node of the network, served by this process instead of its own."""
     folder = network.home.credentials(Role.NODE, name)
     connection = network.home.connection()
+    _, limits = node_file.read(folder)
     settings = NodeSettings(
-        connection.brokers, connection.vhost, network.home.genesis(), folder / "store.sqlite", network.home.enrolments, 0.5
+        connection.brokers,
+        connection.vhost,
+        network.home.genesis(),
+        folder / "store.sqlite",
+        network.home.enrolments,
+        0.5,
+        limits=limits,
     )
     node, stop = Node(network.credentials(Role.NODE, name), settings), asyncio.Event()
     serving = asyncio.create_task(node.run(stop))

@@ -575,8 +575,10 @@ def unharmed(live: LiveNetwork) -> Iterator[None]:
     assert {entry["id"]: entry["pid"] for entry in live.network.status()} == pids
     assert live.ready()
     assert live.counts("failed") == 0
-    for queue in (names.CHANGES, names.DEAD, names.node_queue("n1"), names.node_queue("n2")):
+    for queue in (names.CHANGES, names.DEAD):
         wait_for(lambda queue=queue: live.waiting(queue) == 0, f"{queue} to be empty")
+    for node in ("n1", "n2"):
+        wait_for(lambda node=node: live.unanswered(node) == 0, f"{node} to have taken all")
 
 
 @pytest.mark.usefixtures("unharmed")

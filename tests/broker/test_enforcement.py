@@ -76,15 +76,15 @@ FORBIDDEN: dict[str, Act] = {
     "bind its queue with # to amq.topic": lambda raw, live, other: raw.channel.queue_bind(raw.queue, "amq.topic", "#"),
     "bind its queue to the broadcast": lambda raw, live, other: raw.channel.queue_bind(raw.queue, names.BROADCAST, ""),
     "unbind a node's queue": lambda raw, live, other: raw.channel.queue_unbind(
-        names.node_queue("n1"), names.REQUESTS, names.topics_key("n1")
+        live.own_queue("n1"), names.REQUESTS, names.topics_key("n1")
     ),
     "bind exchange to exchange": lambda raw, live, other: raw.channel.exchange_bind("amq.topic", names.REQUESTS, "#"),
     "bind the replies to the requests": lambda raw, live, other: raw.channel.exchange_bind(names.REPLIES, names.REQUESTS, "#"),
     "unbind the broadcast": lambda raw, live, other: raw.channel.exchange_unbind(names.BROADCAST, names.REQUESTS, names.TOPICS),
     "consume another's replies": lambda raw, live, other: raw.channel.basic_consume(other, lambda *_: None),
     "get another's replies": lambda raw, live, other: raw.channel.basic_get(other),
-    "consume a node's queue": _consume(names.node_queue("n1")),
-    "get from a node's queue": _get(names.node_queue("n2")),
+    "consume a node's queue": lambda raw, live, other: raw.channel.basic_consume(live.own_queue("n1"), lambda *_: None),
+    "get from a node's queue": lambda raw, live, other: raw.channel.basic_get(live.own_queue("n2")),
     "consume the changes": _consume(names.CHANGES),
     "get from the changes": _get(names.CHANGES),
     "get from the dead letters": _get(names.DEAD),
@@ -140,8 +140,10 @@ def test_after_all_of_that_everything_is_as_it_was(live: LiveNetwork) -> None:
     """Queues, exchanges and bindings are the nodes' own; nothing an entity tried has left anything."""
     queues = {queue["name"] for queue in live.manage("GET", "/queues/tdn")}
     ours = {names.CHANGES, names.DEAD, names.LOG}
-    ours |= {queue(node) for node in ("n1", "n2") for queue in (names.node_queue, names.guards_queue)}
-    assert {queue for queue in queues if not queue.startswith(("Entity.", "Peer.", "Feed."))} == ours
+    ours |= {live.own_queue(node, kind) for node in ("n1", "n2") for kind in ("node", "guards")}
+    heads = [queue.split(".")[2] for queue in queues if queue.startswith(f"{names.HEADS}.")]
+    assert sorted(heads) == ["n1", "n2"], "one for each node's connection"
+    assert {queue for queue in queues if not queue.startswith(("Entity.", "Peer.", "Feed.", f"{names.HEADS}."))} == ours
     exchanges = {exchange["name"] for exchange in live.manage("GET", "/exchanges/tdn")}
     assert {exchange for exchange in exchanges if not exchange.startswith("amq.") and not names.is_topic(exchange)} == {
         "",
@@ -152,6 +154,7 @@ def test_after_all_of_that_everything_is_as_it_was(live: LiveNetwork) -> None:
         names.PEERS,
         names.PEER_REPLIES,
         names.GUARDS,
+        names.HEADS,
     }
     topics = {exchange for exchange in exchanges if names.is_topic(exchange)}
     allowed = {"Entity": {"", names.REPLIES}, "Peer": {"", names.PEERS, names.PEER_REPLIES}, "Feed": {"", *topics}}

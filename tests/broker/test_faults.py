@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from entity_client import EntityClient, path
+from entity_client import EntityClient, Hosting, path
 from entity_client.session import Session
 from tdn.bus.connection import Connection
 from tdn.errors import Absent, TrustError
+from tdn.local import node_file
 from tdn.node.changes import Changes
 from tdn.node.service import Node, NodeSettings
 from tdn.protocol.names import Role
@@ -135,8 +136,15 @@ async def node_in_this_process(network: LiveNetwork, name: str) -> AsyncIterator
     """A node of the network, served by this process; at the end it is gone as if killed, with nothing finished."""
     folder = network.home.credentials(Role.NODE, name)
     connection = network.home.connection()
+    _, limits = node_file.read(folder)
     settings = NodeSettings(
-        connection.brokers, connection.vhost, network.home.genesis(), folder / "store.sqlite", network.home.enrolments, 0.5
+        connection.brokers,
+        connection.vhost,
+        network.home.genesis(),
+        folder / "store.sqlite",
+        network.home.enrolments,
+        0.5,
+        limits=limits,
     )
     node = Node(network.credentials(Role.NODE, name), settings)
     serving = asyncio.create_task(node._serve_once(asyncio.Event()))
@@ -175,7 +183,7 @@ async def test_a_lost_answer(mortal: LiveNetwork, connect: Connect) -> None:
 
 _DIES = """
 import asyncio, sys
-from entity_client import EntityClient, path
+from entity_client import EntityClient, Hosting, path
 from entity_client.session import Session
 
 async def main():
@@ -227,6 +235,7 @@ async def test_all_nodes_are_down_while_advertisements_are_sent(mortal: LiveNetw
         assert undecided.code == 3, undecided
         assert undecided.out == ""
         assert undecided.error["error"] == "unreachable"
+        assert undecided.request, "by which it is found in the logs when a node has taken it"
         assert undecided.error["detail"] == {"queued": True}
     # Told to go: whoever creates, rather than advertises, is told that nobody is there.
     create = await asyncio.to_thread(run, "entity", *words[:-1], "create", "--path", "nobody/there")
@@ -355,3 +364,35 @@ async def test_the_guard_catches_up_on_what_it_missed(mortal: LiveNetwork, conne
         pending.unlink()
     with pytest.raises(TrustError):
         await client.create(path("gone"))
+
+
+async def test_guard_that_is_not_sure_is_waited_for(mortal: LiveNetwork, connect: Connect) -> None:
+    """T21, T22: a guard that has lost the log allows nothing. Who asks, changes and follows meanwhile waits for it; nobody is told that it
+    may not."""
+    client = await connect(mortal, timeout=30)
+    root = await client.create(path("guarded"), hosting=Hosting(True))
+    follower = await connect(mortal, timeout=30)
+    told: list[str] = []
+    watching = follower.hierarchy.watch(root.uuid)
+
+    async def follow() -> None:
+        async for change in watching:
+            told.append(change.uuid)
+
+    following = asyncio.create_task(follow())
+    await asyncio.wait_for(watching.ready.wait(), 30)
+    guard = mortal.credentials(Role.GUARD, "g1").identity.name
+    made: list[str] = []
+    for _ in range(6):
+        # New channels, which the guard is asked about, while it has no connection of its own.
+        for name in (guard, client.identity.name, follower.identity.name, guard):
+            await asyncio.to_thread(mortal.cut, name)
+        child = asyncio.create_task(client.create(path("guarded/child"), parent=root.uuid))
+        await asyncio.to_thread(mortal.cut, guard)
+        made.append((await child).uuid)
+        await client.show(made[-1])
+    await until(lambda: told == made or following.done(), "the follower to be told of everything", seconds=30)
+    assert not following.done()
+    assert told == made
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)

@@ -302,7 +302,7 @@ async def test_forbidden_is_absent(live: LiveNetwork, connect: Connect, act: str
     for uuid in (hidden, mint_uuid()):
         with pytest.raises(Refused) as refusal:
             await HIDDEN[act](stranger, uuid)
-        assert refusal.value.detail == {}
+        assert set(refusal.value.detail) <= {"request"}
         said.append(str(refusal.value).replace(uuid, "UUID"))
     assert said[0] == said[1]
     assert said[0].startswith(("there is no topic UUID that", "there is no subscription of yours to UUID"))

@@ -557,7 +557,7 @@ async def _second_guard(network: LiveNetwork, scratch: Path) -> AsyncIterator[An
         enrolments=network.home.enrolments,
         host="127.0.0.1",
         port=free_ports(1)[0],
-        management_url=network.home.settings().management_url,
+        management_urls=network.home.settings().management_urls,
         management_password=network.home.management_password(),
     )
 

@@ -87,7 +87,7 @@ def test_each_node_hears_the_four_topics(live: LiveNetwork, raw: RawEntity, node
 def test_each_nodes_queue_is_bound_to_its_own_topics_only(live: LiveNetwork) -> None:
     """T10: no wildcard, and nothing of another node's."""
     for node in ("n1", "n2"):
-        bindings = live.manage("GET", f"/queues/tdn/{names.node_queue(node)}/bindings")
+        bindings = live.manage("GET", f"/queues/tdn/{live.own_queue(node)}/bindings")
         keys = {binding["routing_key"] for binding in bindings if binding["source"] == names.REQUESTS}
         assert keys == {names.topics_key(node), names.nodes_key(node)}
     assert {

@@ -701,7 +701,7 @@ async def test_following_that_is_no_good(live: LiveNetwork, connect: Connect, ra
     assert raw.more_replies() == 0
     assert {entry["id"]: entry["pid"] for entry in live.network.status()} == pids
     assert live.counts("failed") == 0
-    wait_for(lambda: live.waiting(names.node_queue("n1")) == 0, "n1 to have taken all")
+    wait_for(lambda: live.unanswered("n1") == 0, "n1 to have taken all")
 
 
 async def test_nobody_else_hears(live: LiveNetwork, connect: Connect, raw: RawEntity, follow: Follow) -> None:

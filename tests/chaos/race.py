@@ -1,4 +1,4 @@
-"""A race for too few places: entities that want more than the limits leave, watchers that follow all of it, and faults meanwhile.
+"""A race for too few places: entities that want more than the limits leave, and watchers that follow all of it.
 
 Everything that was sent, confirmed, answered and told is kept, for the checker to compare with the log.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import Counter, deque
+import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,7 +19,7 @@ from typing import Any
 from entity_client import EntityClient, Gathering, Hosting, Limits, Topic, lists, path
 from entity_client.session import Session
 from tdn.bus.address import load_connection
-from tdn.bus.connection import HEARTBEAT_SECONDS, Delivery
+from tdn.bus.connection import Delivery
 from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError, TrustError
 from tdn.protocol.names import Name, Role
 from tdn.trust import credentials, signing
@@ -29,6 +30,8 @@ from tests.live import LiveNetwork, until
 #: Who gives up so early that a request is sent once and then left to the network, which has promised to decide it.
 _IMPATIENT_SECONDS = 2.5
 _PATIENT_SECONDS = 30.0
+#: The longest pause between two requests of one entity.
+_PAUSE_SECONDS = 0.3
 #: Signed requests that an entity keeps, to send them once more when they were decided long ago.
 _OLD_REQUESTS = 40
 _EVERYONE = lists(allow=["*"])
@@ -40,6 +43,11 @@ class Books:
     def __init__(self) -> None:
         self.sent: dict[str, Sent] = {}
         self.count: Counter[str] = Counter()
+        #: When somebody was served, by what it was.
+        self.served: dict[str, list[float]] = defaultdict(list)
+
+    def serve(self, what: str) -> None:
+        self.served[what].append(time.monotonic())
 
     def decided(self, key: str) -> bool:
         return key in self.sent and bool(self.sent[key].answers)
@@ -85,6 +93,7 @@ class Recording(Session):
             with contextlib.suppress(TdnError):
                 reply = self._read(delivery.body)
                 sent.answers.append(Answer(reply.kind, reply.body, payload_of(reply.tail) if reply.tail else None))
+                self._books.serve("change")
         super()._on_reply(delivery)
 
 
@@ -165,6 +174,8 @@ class Racer:
         steps, weights = zip(*self._steps(client, session).items(), strict=True)
         while not stop.is_set():
             step: Callable[[], Awaitable[None]] = self._dice.choices(steps, weights)[0]
+            # Without a pause, whoever is quick keeps the machine so busy that answers come too late for the impatient.
+            await asyncio.sleep(self._dice.uniform(0, _PAUSE_SECONDS))
             try:
                 await step()
                 self.answered += 1
@@ -268,65 +279,6 @@ class Watcher:
         self.ready.set()
 
 
-class Faults:
-    """What goes wrong meanwhile, in an order that the seed decides."""
-
-    def __init__(self, network: LiveNetwork, entities: list[Name], dice: random.Random) -> None:
-        self._network = network
-        self._entities = entities
-        self._dice = dice
-        self.count: Counter[str] = Counter()
-
-    async def one(self, fault: str) -> None:
-        self.count[fault] += 1
-        network, dice = self._network, self._dice
-        node = dice.choice(network.nodes())
-        broker: Any = network.network.broker()
-        if fault == "kill":
-            network.kill(node)
-            await asyncio.to_thread(network.start, node)
-        elif fault == "kill all":
-            for name in network.nodes():
-                network.kill(name)
-            await asyncio.gather(*(asyncio.to_thread(network.start, name) for name in network.nodes()))
-        elif fault == "pause":
-            with network.paused(node):
-                await asyncio.sleep(dice.uniform(0.2, 2.0))
-        elif fault == "pause past the heartbeat":
-            # Longer than the broker waits: two intervals and the time until it looks. Everybody else goes on meanwhile.
-            with network.paused(node):
-                await asyncio.sleep(3 * HEARTBEAT_SECONDS)
-        elif fault == "pause and kill":
-            with network.paused(node):
-                await asyncio.sleep(dice.uniform(0.2, 1.0))
-                network.kill(node)
-            await asyncio.to_thread(network.start, node)
-        elif fault == "cut":
-            await asyncio.to_thread(network.cut, network.node(node).name)
-            for name in dice.sample(self._entities, len(self._entities) // 3):
-                await asyncio.to_thread(network.cut, name)
-        elif fault == "kill the broker":
-            await asyncio.to_thread(broker.kill_hard)
-            await asyncio.to_thread(broker.start)
-        elif fault == "restart the broker":
-            await asyncio.to_thread(broker.stop)
-            await asyncio.to_thread(broker.start)
-        else:
-            raise AssertionError(f"no such fault: {fault}")
-
-    @property
-    def kills(self) -> int:
-        return self.count["kill"] + self.count["pause and kill"] + self.count["kill all"] * len(self._network.nodes())
-
-    @property
-    def pauses(self) -> int:
-        return self.count["pause"] + self.count["pause and kill"] + self.count["pause past the heartbeat"]
-
-    @property
-    def broker_restarts(self) -> int:
-        return self.count["kill the broker"] + self.count["restart the broker"]
-
-
 class Race:
     """All of it together, on one network."""
 
@@ -356,8 +308,8 @@ class Race:
         self.racers = [
             Racer(folder, world, self.books, random.Random(self._dice.random()), everyone[:2]) for folder in self._folders
         ]
-        entities = [one.identity.name for one in (*self.racers, *followers)]
-        self.faults = Faults(self.network, entities, self._dice)
+        self.world = world
+        self.entities: list[Name] = [one.identity.name for one in (*self.racers, *followers)]
         self._tasks += [asyncio.create_task(racer.run(self._stop)) for racer in self.racers]
 
     @property

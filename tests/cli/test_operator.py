@@ -102,7 +102,7 @@ def test_up_mistakes(tmp_path: Path) -> None:
     (tmp_path / "bad" / "tdn.toml").write_text("[broker]\nmode = 'rented'\n")
     ran = run("tdn", "--home", tmp_path / "bad", "--json", "up")
     assert (ran.code, ran.error["error"]) == (2, "usage")
-    assert "rented" in ran.error["message"]
+    assert 'broker.mode: write "private" or "own"' in ran.error["message"]
 
 
 def test_foreground_commands_name_what_is_missing(live: LiveNetwork) -> None:

@@ -469,7 +469,7 @@ def test_nobody_writes_anothers_name_into_the_audit_log(ours: Ours, target: Targ
 
 def test_nothing_else_listens(ours: Ours) -> None:
     """T21: no MQTT, STOMP, streams, WebSockets, Prometheus or plain AMQP; what listens does so on loopback: AMQP and management over TLS, the
-    guard, and Erlang's two ports."""
+    guard, Erlang's two ports, nodes' own endpoints over TLS, and the counts of nodes and guards."""
     home, network = ours.live.home, ours.live.network
     ports = home.ports()
     loopback = "0100007F"
@@ -478,11 +478,11 @@ def test_nothing_else_listens(ours: Ours) -> None:
     assert listening(broker._epmd.pid) <= {(loopback, ports["epmd"]), ("00000000000000000000000001000000", ports["epmd"])}
     guard = network.process(Role.GUARD, "g1").pid
     assert guard is not None
-    assert listening(guard) == {(loopback, ports["guard"])}
+    assert listening(guard) == {(loopback, ports["guard"]), (loopback, home.metrics_port(Role.GUARD, "g1"))}
     for node in ours.live.nodes():
         pid = network.process(Role.NODE, node).pid
         assert pid is not None
-        assert listening(pid) == set()
+        assert listening(pid) == {(loopback, home.endpoint_port(node)), (loopback, home.metrics_port(Role.NODE, node))}
 
 
 def test_other_ports_are_closed(target: Target) -> None:

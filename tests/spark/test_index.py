@@ -17,7 +17,7 @@ from pki import T0
 
 from spark.index import building
 from spark.index.building import Built, build
-from spark.index.store import Index
+from spark.index.store import Commit, Index, batch_name, commit_of
 from spark.places import Place
 from spark.tables import TABLES
 from tdn.archive import manifest, segments
@@ -116,25 +116,31 @@ def test_killed_and_repeated(spark: Any, world: World, whole: Index, tmp_path: P
         pass
 
     index = Index(Place(tmp_path / "index"))
-    whole_written = Index.written
-    for table in ("advertisements", "rejected"):
 
-        def written(self: Index, name: str, batch: str, last: str = table) -> int:
-            rows = whole_written(self, name, batch)
-            if name == last:
-                raise Killed
-            return rows
+    def ended(*_: object) -> None:
+        raise Killed
 
+    # Before the second job, with certificates written alone; and with all written but the commit.
+    for step in ("verifying", "commit_of"):
         with monkeypatch.context() as patched:
-            patched.setattr(Index, "written", written)
+            patched.setattr(building, step, ended)
             with pytest.raises(Killed):
                 build(spark, Place(world.archive), index, world.roots)
+        assert index.place.list("tables")
         assert index.commits() == []
         with pytest.raises(Absent, match="no index"):
             index.require(world.roots)
+
+    def beside(*told: Any) -> Commit:
+        # What a task leaves that dies in the middle of a file.
+        unfinished = tmp_path / f"index/tables/records/batch={batch_name(1, len(world.raw))}/.part-1.parquet.12ab.unfinished"
+        unfinished.write_bytes(b"half of it")
+        return commit_of(*told)
+
+    monkeypatch.setattr(building, "commit_of", beside)
     build(spark, Place(world.archive), index, world.roots)
     assert contents(index) == contents(whole)
-    assert not index.place.exists("staging")
+    assert not list((tmp_path / "index").rglob("*.unfinished"))
     # As somebody reads it who knows nothing of commits: no row twice.
     assert ds.dataset(tmp_path / "index/tables/records", partitioning="hive").count_rows() == len(world.raw)
 

@@ -16,7 +16,7 @@ from little_world import World
 from spark.index.building import build
 from spark.index.store import Index
 from spark.places import Place
-from spark.search import asked, single
+from spark.search import asked, bulk, single
 from spark.search.asked import Asked, Faulty
 from spark.search.running import search
 from tdn.errors import QueryError, Refused, TrustError
@@ -167,6 +167,33 @@ def test_duckdb_answers_one_query_alike(world: World, index: Index, drawn: list[
             assert topics == sorted(topics, key=lambda topic: (topic["created"], topic["uuid"]))
             asked_for += 1
     assert asked_for > EACH
+
+
+def test_arrow_finds_what_a_regular_expression_finds(
+    world: World, index: Index, drawn: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left many topics, or few: the same."""
+    monkeypatch.setattr(bulk, "_MANY", 1)
+    now = world.moments["at the end"]
+    sound, _ = asked.read([json.dumps(query) for query in drawn if query["language"] == "regex"])
+    assert len(sound) > EACH // 2
+    for one in sound:
+        topics, _ = single.query(index, world.roots, one, entity=None, at=None, now=now, limit=None)
+        assert {topic["uuid"] for topic in topics} == world.found(None, now, one.language, one.text, one.times), one.text
+
+
+def test_an_index_without_changes(spark: Any, world: World, tmp_path: Path) -> None:
+    """Tables of which there is no row yet are there all the same."""
+    index = Index(Place(tmp_path / "index"))
+    build(spark, Place(world.export(tmp_path / "archive", 30)), index, world.roots)
+    assert not index.paths("changes", index.commits())
+    everything = Asked(0, "q", "regex", ".")
+    for entity in (None, "alice"):
+        topics, _ = single.query(index, world.roots, everything, entity=entity, at=None, now=world.moments["at the end"], limit=None)
+        found, _, _ = run(
+            spark, index, world, [{"id": "q", "language": "regex", "query": "."}], tmp_path / f"{entity}", entity, None, world.moments["at the end"]
+        )
+        assert {topic["uuid"] for topic in topics} == found["q"]
 
 
 def test_one_query_in_pages_and_in_the_past(world: World, index: Index) -> None:

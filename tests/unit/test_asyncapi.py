@@ -98,7 +98,7 @@ def test_changes_are_those_of_the_rules(document: dict[str, Any]) -> None:
         assert {message["$ref"].rpartition("/")[2] for message in document["operations"][name]["messages"]} == changes, name
     # A hello comes by another service topic.
     assert set(document["channels"]["topics"]["messages"]) == changes - {"hello"}
-    assert set(schemas.load("record")["properties"]["kind"]["enum"]) == {*RULES, "tick"}
+    assert set(schemas.load("record")["properties"]["kind"]["enum"]) == {*RULES, "tick", "checkpoint"}
 
 
 def test_notifications(document: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ def test_addresses_are_those_of_the_code(document: dict[str, Any]) -> None:
     assert addresses["topicsOfNode"] == names.topics_key("{nodeId}")
     assert addresses["nodes"] == names.nodes_key()
     assert addresses["nodesOfNode"] == names.nodes_key("{nodeId}")
-    assert addresses["questions"] == names.node_queue("{nodeId}")
+    assert addresses["questions"] == names.node_queue("{nodeId}", "{secret}")
     assert (addresses["changes"], addresses["dead"], addresses["log"]) == (names.CHANGES, names.DEAD, names.LOG)
     assert addresses["directReplies"] == names.DIRECT_REPLY
     owner = names.Name(names.Role.ENTITY, "{entityId}", "")
@@ -183,7 +183,7 @@ def test_addresses_are_those_of_the_code(document: dict[str, Any]) -> None:
     assert addresses["peers"] == names.PEERS
     assert addresses["feeds"] == names.feed_queue("{entityId}", "{subject}", "{secret}")
     assert addresses["peerReplies"] == names.peer_queue(owner, "{session}")
-    assert topology.LOG_ARGUMENTS == {"x-queue-type": "stream"}
+    assert topology.LOG_ARGUMENTS["x-queue-type"] == "stream"
     paths = [
         document["components"]["schemas"][part]["properties"][names.PATH_HEADER]["const"]
         for part in ("changePath", "questionPath")

@@ -14,37 +14,53 @@ ROOT = Path(__file__).parents[2]
 #: `replica` (the log followed into a store, shared by node and guard) stands between bus and node; `local` and `tdn.cli` use
 #: entity_client, because the operator sends its statements as any client does; entity_client's own CLI prints with tdn.cli.output;
 #: local and cli reach down to everything, as the edge does (local reads a node's policy from its file); `sample` makes signed records of its own network, and nothing below cli uses it;
+#: `snapshots` makes stores from files and files from stores; `local` trims the log, for which it reads archives and uses the guard's way to the broker;
 #: `archive` reads stores, and spark reads archives; spark's cluster is started and found like the network's own processes;
-#: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node, entity_client and spark.
+#: `machine` (what a disk or a port says when it fails) knows errors only; `doctor` looks at everything, and cli alone asks it;
+#: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node, entity_client and spark;
+#: `observe` (metrics, trails, traces) knows errors only, and is told by whoever has something to show.
 MAY_USE: dict[str, set[str]] = {
     "tdn.errors": set(),
+    "tdn.machine": {"tdn.errors"},
     "tdn.protocol": {"tdn.errors"},
     "tdn.confined": {"tdn.errors"},
+    "tdn.observe": {"tdn.errors"},
     "tdn.trust": {"tdn.errors", "tdn.protocol"},
     "tdn.rules": {"tdn.errors", "tdn.protocol", "tdn.trust"},
     "tdn.queries": {"tdn.errors", "tdn.protocol"},
-    "tdn.store": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries"},
+    "tdn.store": {"tdn.errors", "tdn.machine", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries"},
     "tdn.bus": {"tdn.errors", "tdn.protocol", "tdn.trust"},
-    "tdn.replica": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus"},
+    "tdn.replica": {"tdn.errors", "tdn.observe", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus"},
     "tdn.node": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.confined", "tdn.store", "tdn.bus"),
+        *("tdn.replica", "tdn.snapshots", "tdn.machine", "tdn.observe"),
+    },
+    "tdn.guard": {
+        *("tdn.errors", "tdn.machine", "tdn.observe", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus"),
         "tdn.replica",
     },
-    "tdn.guard": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.replica"},
-    "entity_client": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "tdn.confined"},
+    "entity_client": {"tdn.errors", "tdn.observe", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "tdn.confined"},
     "entity_client.cli": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "entity_client", "tdn.cli.output"},
     "tdn.archive": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store"},
+    "tdn.snapshots": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store"},
     "spark": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.confined", "tdn.archive"),
     },
     "spark.cluster": {"tdn.errors", "tdn.local"},
     "spark.cli": {"tdn.errors", "tdn.protocol", "tdn.queries", "tdn.local", "tdn.cli", "tdn.cli.output", "spark", "spark.cluster"},
-    "tdn.local": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"},
+    "tdn.local": {
+        *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"),
+        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe"),
+    },
     "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.archive"},
-    "tdn.cli.output": {"tdn.errors", "tdn.protocol"},
+    "tdn.doctor": {
+        *("tdn.errors", "tdn.machine", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.guard", "tdn.local"),
+    },
+    "tdn.cli.output": {"tdn.errors", "tdn.machine", "tdn.protocol"},
     "tdn.cli": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.store", "tdn.bus", "tdn.replica"),
-        *("tdn.node", "tdn.guard", "tdn.archive", "tdn.local", "tdn.sample", "entity_client", "tdn.cli.output"),
+        *("tdn.node", "tdn.guard", "tdn.archive", "tdn.snapshots", "tdn.local", "tdn.sample", "entity_client", "tdn.cli.output"),
+        *("tdn.machine", "tdn.doctor", "tdn.observe"),
     },
 }
 
@@ -69,6 +85,8 @@ ALLOWED_EFFECTS = {
     ("tdn.protocol.names", "secrets"): "sessions' names cannot be guessed",
     ("tdn.trust.envelope", "secrets"): "fresh message ids",
     ("tdn.trust.credentials", "pathlib"): "loads keys from a folder",
+    ("tdn.trust.private_files", "pathlib"): "reads keys",
+    ("tdn.trust.private_files", "os"): "whose a key is, and who may read it",
     ("tdn.trust.openings", "secrets"): "salts, so that equal lists have unequal digests",
     ("tdn.trust.sealed", "secrets"): "nonces, keys for nobody, and their order",
     ("tdn.trust.grants", "secrets"): "fresh ids of grants",

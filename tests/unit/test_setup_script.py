@@ -122,4 +122,21 @@ def test_debians_missing_ensurepip(bare: Path) -> None:
 
 
 def test_usage(bare: Path) -> None:
-    assert run(bare).stderr == "setup: error: usage: deploy/setup.sh venv|system\n"
+    assert run(bare).stderr == "setup: error: usage: deploy/setup.sh venv|system|checks|chaos\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="units are for Linux; elsewhere nothing is asked for")
+def test_checks_ask_for_what_reads_units(bare: Path) -> None:
+    result = run(bare, "checks", TDN_NO_INSTALL="1")
+    assert (result.returncode, result.stderr) == (1, expected("systemd"))
+    command(bare, "systemd-analyze", "exit 0")
+    assert run(bare, "checks", TDN_NO_INSTALL="1").returncode == 0
+
+
+def test_chaos_goes_on_without_a_compiler(bare: Path) -> None:
+    """What cannot be had is said, and left out of the run; the rest of it can be run all the same."""
+    result = run(bare, "chaos", TDN_NO_INSTALL="1")
+    assert result.returncode == 0
+    assert "there is no C compiler (Debian: gcc and libc6-dev); clocks will not jump" in result.stderr
+    command(bare, "gcc", "true")
+    assert "compiler" not in run(bare, "chaos", TDN_NO_INSTALL="1").stderr

@@ -158,7 +158,7 @@ GENESIS = envelope(
     {
         "operator": [b64(der) for der in OPERATOR.chain],
         "roots": [b64(PKI.root.chain[0])],
-        "rules": 4,
+        "rules": 5,
         "created": rfc3339(T0),
         "salt": "5e" * 16,
     },

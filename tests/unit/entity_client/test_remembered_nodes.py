@@ -59,7 +59,7 @@ class Network:
         self.asked.append(identity.name.id)
         if self.troubles:
             raise self.troubles.pop(0)
-        yield SimpleNamespace(kind="discovered", body={"page": 1, "last": True, "count": 1}, tail=TOKEN)
+        yield SimpleNamespace(kind="discovered", body={"page": 1, "last": True, "count": 1}, tail=TOKEN, as_of=None)
 
 
 async def discover(network: Network) -> Discovery:

@@ -61,7 +61,7 @@ class Nodes:
         page: dict[str, Any] = {"page": 1, "last": True, "count": len(rest[:1])}
         if len(rest) > 1:
             page["cursor"] = place_of(rest[0])
-        yield SimpleNamespace(kind="discovered", body=page, tail=rest[0] if rest else None)
+        yield SimpleNamespace(kind="discovered", body=page, tail=rest[0] if rest else None, as_of=None)
 
 
 class Client(SimpleNamespace):

@@ -45,6 +45,7 @@ EXCHANGES = (
     names.PEER_REPLIES,
     names.NOTIFICATIONS,
     names.GUARDS,
+    names.HEADS,
     *TOPICS,
     UUID.upper(),
     f"{UUID}\n",
@@ -57,11 +58,13 @@ EXCHANGES = (
     ".*",
 )
 QUEUES = (
+    names.RESTORING,
+    names.heads_queue("n1", "0" * 32),
     names.CHANGES,
     names.DEAD,
     names.LOG,
-    names.node_queue("n1"),
-    names.guards_queue("n1"),
+    names.node_queue("n1", SESSION),
+    names.guards_queue("n1", SESSION),
     *FEEDS,
     *TOPICS,
     f"Feed.alice.{SESSION}",

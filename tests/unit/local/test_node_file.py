@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tdn.bus.address import NodeAddress
 from tdn.errors import UsageError
 from tdn.local import node_file
+from tdn.node.endpoint import EndpointSettings
 from tdn.node.policy import EVERYBODY, KINDS
 from tdn.node.service import NodeLimits
 
@@ -28,7 +30,7 @@ def test_the_templates_comments_are_true(tmp_path: Path) -> None:
     node_file.write_template(tmp_path)
     lines = (tmp_path / node_file.FILE).read_text("utf-8").splitlines()
     settings = [line.removeprefix("# ") for line in lines if " = " in line]
-    assert len(settings) == 8
+    assert len(settings) == 14
     text = "\n".join(line.removeprefix("# ") if " = " in line and "realm" not in line else line for line in lines)
     assert node_file.read(write(tmp_path, text)) == (EVERYBODY, NodeLimits())
     policy, _ = node_file.read(write(tmp_path, f"[policy]\n{settings[0]}"))
@@ -65,12 +67,12 @@ def test_settings(tmp_path: Path) -> None:
     ("text", "fragment"),
     [
         ("[policy", "Expected ']' at the end of a table declaration"),
-        ("policy = 1", "policy is a table: write [policy] on a line of its own"),
-        ("limits = 'x'", "limits is a table"),
-        ("realm = 'X'", "[realm] is unknown; there are [policy] and [limits]"),
-        ("[polcy]\nrealm = 'X'", "[polcy] is unknown"),
+        ("policy = 1", "policy is a section: write [policy] on a line of its own"),
+        ("limits = 'x'", "limits is a section"),
+        ("realm = 'X'", "'realm' stands in no section; write it below [policy]"),
+        ("[polcy]\nrealm = 'X'", "[polcy] is unknown (did you mean [policy]?); there are [policy], [limits], [endpoint], [observe]"),
         ("[policy]\nrealm = 'X'\nrealm = 'Y'\n", "line 3"),
-        ("[policy]\nrelm = 'X'", "policy: 'relm' is unknown"),
+        ("[policy]\nrelm = 'X'", "policy: 'relm' is unknown (did you mean realm?); there are realm, answers, stores, kinds"),
         ("[policy]\nrealm = X", "line 2"),
         ("[policy]\nrealm = 'X'\nstores = ['*']", "leave out answers and stores"),
         ("[policy]\nanswers = ['Alice']", "'Alice' names nobody"),
@@ -78,14 +80,14 @@ def test_settings(tmp_path: Path) -> None:
         ("[policy]\nkinds = ['yaml']", "policy.kinds: write a list"),
         (
             "[limits]\nquery_secs = 1",
-            "limits: 'query_secs' is unknown; there are queries_burst, queries_per_second, query_memory_mb, query_seconds",
+            "limits: 'query_secs' is unknown (did you mean query_seconds?); there are query_seconds, query_memory_mb, queries_per_second,",
         ),
-        ("[limits]\nquery_seconds = 0", "limits.query_seconds: write a number above 0"),
-        ("[limits]\nquery_seconds = -1.5", "write a number above 0"),
-        ("[limits]\nquery_seconds = inf", "write a number above 0"),
-        ("[limits]\nquery_seconds = nan", "write a number above 0"),
-        ("[limits]\nquery_seconds = true", "write a number above 0"),
-        ("[limits]\nquery_seconds = '5'", "write a number above 0"),
+        ("[limits]\nquery_seconds = 0", "limits.query_seconds: write a number from 0.01 to 3,600"),
+        ("[limits]\nquery_seconds = -1.5", "write a number from 0.01 to 3,600"),
+        ("[limits]\nquery_seconds = inf", "write a number from 0.01 to 3,600"),
+        ("[limits]\nquery_seconds = nan", "write a number from 0.01 to 3,600"),
+        ("[limits]\nquery_seconds = true", "write a number from 0.01 to 3,600"),
+        ("[limits]\nquery_seconds = '5'", "write a number from 0.01 to 3,600"),
         ("[limits]\nqueries_burst = 1.5", "limits.queries_burst: write a whole number"),
         ("[limits]\nquery_memory_mb = 512.0", "limits.query_memory_mb: write a whole number"),
     ],
@@ -108,3 +110,34 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / node_file.FILE).mkdir()
     with pytest.raises(UsageError, match=r"node\.toml: "):
         node_file.read(tmp_path)
+
+
+def test_where_a_node_answers_by_itself(tmp_path: Path) -> None:
+    """As the file says; else at the port that was chosen for it, where one was; else nowhere."""
+    chosen = EndpointSettings("127.0.0.1", 7451, NodeAddress("n1", "127.0.0.1", 7451))
+    assert node_file.read_endpoint(tmp_path, "n1", 7451) == chosen
+    assert node_file.read_endpoint(tmp_path, "n1", None) is None
+    node_file.write_template(tmp_path)
+    assert node_file.read_endpoint(tmp_path, "n1", 7451) == chosen
+    write(tmp_path, '[endpoint]\nlisten = "off"\n')
+    assert node_file.read_endpoint(tmp_path, "n1", 7451) is None
+    write(tmp_path, '[endpoint]\nlisten = "192.0.2.1:9000"\npublic = "node-1.example:443"\n')
+    wanted = EndpointSettings("192.0.2.1", 9000, NodeAddress("n1", "node-1.example", 443))
+    assert node_file.read_endpoint(tmp_path, "n1", 7451) == wanted
+    write(tmp_path, '[endpoint]\nlisten = "[::1]:9000"\n')
+    assert node_file.read_endpoint(tmp_path, "n1", None) == EndpointSettings("::1", 9000, NodeAddress("n1", "::1", 9000))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[endpoint]\nport = "1"', "endpoint: 'port' is unknown"),
+        ("[endpoint]\nlisten = 7451", 'endpoint.listen: write "HOST:PORT"'),
+        ('[endpoint]\nlisten = "7451"', "endpoint.listen"),
+        ('[endpoint]\npublic = "host:0"', "endpoint.public"),
+        ('endpoint = "off"', "endpoint is a section"),
+    ],
+)
+def test_mistakes_about_the_endpoint(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        node_file.read(write(tmp_path, text))

@@ -124,7 +124,7 @@ def test_a_queue_has_one_owner(one: str, two: str, role: Role, other: Role) -> N
         f"Entity.alice.{'ab' * 16}\n",
         names.CHANGES,
         names.LOG,
-        "tdn.node.alice",
+        f"tdn.node.alice.{'ab' * 16}",
     ],
 )
 def test_not_its_queue(queue: str) -> None:

@@ -291,6 +291,10 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     ],
     "record": [
         {"v": 1, "kind": "tick", "node": "n1", "at": TIME},
+        {
+            **{"v": 1, "kind": "checkpoint", "node": "n1", "at": TIME},
+            "checkpoint": {"seq": 1, "head": HEX, "at": TIME, "digest": HEX},
+        },
         {"v": 1, "kind": "renew", "node": "n1", "at": TIME, "tail": DIGEST},
         {"v": 1, "kind": "register", "node": "n1", "at": TIME, "tail": DIGEST, "minted": {"uuid": UUID, "seed": "A" * 22}},
         {"v": 1, "kind": "subscribe", "node": "n1", "at": TIME, "tail": DIGEST, "minted": {"queue": QUEUE}},
@@ -311,7 +315,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
             "v": 1,
             "format": 1,
             "network": HEX,
-            "rules": 4,
+            "rules": 5,
             "first": 1,
             "last": 9,
             "offsets": [-1, 12],

@@ -334,7 +334,8 @@ def test_passed_on(log: Granting, topic: str) -> None:
     basis = log.basis("dave", "publish", topic)
     assert basis is not None
     assert basis.until == format_time(T0 + 20 * MINUTE)
-    assert log.grant(third)["rests"] == [log.grant(second)["given"], log.grant(first)["given"]]
+    assert log.grant(third)["rests"] == [[grant["given"], grant["record"]] for grant in (log.grant(second), log.grant(first))]
+    assert log.grant(third)["root"] == topic
     assert not log.may("dave", "subscribe", topic)
 
 
@@ -454,7 +455,7 @@ def test_the_present_text_of_what_it_rests_on(log: Granting, topic: str) -> None
     assert "renewed since" in refused(log, partial(log.pass_on, "bob", "dave", grant, at=T0 + SECOND, rests_on=before))
     assert log.may("carol", "publish", topic), "what was passed on rests on the grant, not on its text"
     accepted(log.renew_grant(passed, at=T0 + 2 * SECOND, ends=T0 + 2 * HOUR))
-    assert log.grant(passed)["rests"] == [log.grant(grant)["given"]]
+    assert log.grant(passed)["rests"] == [[log.grant(grant)["given"], log.grant(grant)["record"]]]
 
 
 @pytest.mark.parametrize("end", ["retracted", "expired", "not begun"])

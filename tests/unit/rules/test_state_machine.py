@@ -323,6 +323,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "subscribe": {"uuid": ROOT, "tree": True, "depth": 2},
     "unsubscribe": {"uuid": TOPIC},
     "tick": {},
+    "checkpoint": {},
     "enrol": {"chain": encode_chain(NET.entity("alice").identity.chain)},
     "revoke": {"principal": "entity:bob", "issued_until": format_time(T0), "keys": []},
     "rules": {"rules": RULES_VERSION},
@@ -419,6 +420,8 @@ def sound(kind: str, body: dict[str, Any] | None = None) -> tuple[dict[str, Any]
         "body": SOUND[kind] if body is None else body,
     }
     payload: dict[str, Any] = {"v": 1, "kind": kind, "node": "n1", "at": format_time(T0)}
+    if kind == "checkpoint":
+        payload["checkpoint"] = {"seq": 1, "head": "0" * 64, "at": format_time(T0), "digest": "1" * 64}
     if kind in ("register", "subscribe"):
         payload["minted"] = {"uuid": fresh_uuid(), "seed": SEED} if kind == "register" else {"queue": QUEUE}
     return claims, payload

@@ -7,6 +7,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, Log, fresh_
 from pki import T0
 from store_index import check_sound, owners
 
-from tdn.errors import LogDiverged, UnknownRules
+from tdn.errors import LogDiverged, NoRoom, UnknownRules
 from tdn.protocol.access import Asker
 from tdn.protocol.times import parse_time
 from tdn.rules.state import ARCHIVED, EMPTY_HEAD, Outcome
 from tdn.store import schema
+from tdn.store.records import Kept, Records
 from tdn.store.search import Reader
 from tdn.store.view import View
 
@@ -239,9 +241,32 @@ def test_empty_view_and_empty_batch(view: View) -> None:
 def test_records_are_kept_as_they_came(view: View) -> None:
     log = offsets([*OPENING, b"garbage"])
     view.apply_all(log)
-    for offset, raw in log:
-        assert view.record_at(offset) == raw
-    assert view.record_at(1) is None
+    records = Records(view.path)
+    assert [(one.offset, one.raw) for one in records.after(0, len(log) + 1)] == log
+    assert [one.seq for one in records.after(1, 2)] == [2, 3]
+    assert records.head(len(log)) == view.position.head
+    assert records.head(len(log) + 1) is None
+    assert records.number_of(b"garbage") == len(log)
+    assert records.number_of(b"rubbish") is None
+    assert records.last_up_to(-1) is None
+    assert records.last_up_to(log[1][0]) == Kept(2, *log[1])
+    assert records.last_up_to(10_000) == Kept(len(log), *log[-1])
+    records.close()
+
+
+def test_records_that_stand_elsewhere_now(view: View) -> None:
+    """Other offsets, and nothing else: the same number, head, state and outcome."""
+    view.apply_all(offsets(OPENING))
+    before, digest = view.position, view.digest()
+    view.move([(1, 7), (2, 9)])
+    assert view.position == before
+    view.move([(before.seq, 1000)])
+    assert view.position == replace(before, offset=1000)
+    assert view.digest() == digest
+    reopened = View(view.path)
+    assert reopened.position == replace(before, offset=1000)
+    reopened.close()
+    view.apply_all([(1001, NET.record("tick"))])
 
 
 def test_advertisement_is_kept_byte_for_byte(view: View) -> None:
@@ -302,7 +327,7 @@ def test_full_disk_leaves_nothing(view: View) -> None:
     batch = [NET.record("tick", by=node, at=T0 + HOUR) for node in NET.node_ids] + [b"x" * 100_000] * 3
     pages = view._db.execute("PRAGMA page_count").fetchone()[0]
     view._db.execute(f"PRAGMA max_page_count = {pages + 2}")
-    with pytest.raises(sqlite3.OperationalError, match="full"):
+    with pytest.raises(NoRoom, match="full; free some room"):
         view.apply_all(offsets(batch, first=100))
     view._db.execute("PRAGMA max_page_count = 1000000")
     assert (view.digest(), view.position) == (before, position)

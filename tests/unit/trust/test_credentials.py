@@ -32,6 +32,7 @@ def leaf() -> Authority:
 
 @pytest.fixture
 def folder(tmp_path: Path, leaf: Authority) -> Path:
+    (tmp_path / "key.pem").touch(mode=0o600)
     (tmp_path / "key.pem").write_bytes(pem_key(leaf.key))
     (tmp_path / "cert.pem").write_bytes(pem(*leaf.chain))
     (tmp_path / "trust.pem").write_bytes(pem(*PKI.roots.ders))

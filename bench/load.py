@@ -1,0 +1,263 @@
+"""A thousand entities connected at once, with certificates of their own and mixed traffic, on one machine: operations a second, how long they
+take, what every process costs in memory, processor time and file descriptors, and whether memory stays where it is.
+
+Beside it as many bare connections over mutual TLS that do nothing: what one costs the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import time
+import urllib.request
+from base64 import b64encode
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.figures import percentile, print_table
+from bench.load_clients import Done, Entities
+from tdn.bus.connection import tls_context
+from tdn.guard.management import MANAGEMENT_USER
+from tdn.local.home import Home
+from tdn.local.network import Network
+from tdn.protocol.names import Role
+from tdn.trust import credentials
+
+ENTITIES = int(os.environ.get("TDN_LOAD_ENTITIES", "1000"))
+#: Processes that they are in.
+PROCESSES = 4
+NODES = 2
+SECONDS = float(os.environ.get("TDN_LOAD_SECONDS", "90"))
+#: What an entity waits between two operations, on average: a thousand of them then ask for a hundred a second.
+THINK_SECONDS = float(os.environ.get("TDN_LOAD_THINK_SECONDS", "10"))
+_SAMPLE_SECONDS = 2.0
+_SETTLE_SECONDS = 6.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the processes of one role use at a moment, together."""
+
+    at: float
+    rss: int
+    cpu_seconds: float
+    descriptors: int
+
+
+class Watched:
+    """The processes of the network and of the clients, by role."""
+
+    def __init__(self, network: Network, clients: Sequence[int] = ()) -> None:
+        self._pids = {"clients": list(clients)}
+        for entry in network.status():
+            name = entry["role"] if entry["role"] == "broker" else f"{entry['role']} {entry['id']}"
+            self._pids.setdefault(name, []).append(entry["pid"])
+        self.samples: dict[str, list[Sample]] = defaultdict(list)
+
+    def look(self) -> None:
+        now = time.monotonic()
+        children = _children()
+        for name, pids in self._pids.items():
+            self.samples[name].append(_sample(now, pids))
+            if name.startswith("node"):
+                self.samples[f"{name}, workers"].append(_sample(now, _below(pids, children)))
+
+    async def run(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    def rss(self, name: str) -> int:
+        return self.samples[name][-1].rss
+
+
+def run(folder: Path) -> None:
+    network = Network(Home(folder))
+    network.up(nodes=NODES)
+    try:
+        asyncio.run(measure(network))
+    finally:
+        network.down()
+
+
+async def measure(network: Network) -> None:
+    began = time.monotonic()
+    folders = [network.operator.issue(Role.ENTITY, f"load-{number}") for number in range(ENTITIES)]
+    issued = time.monotonic() - began
+    shares = [folders[number::PROCESSES] for number in range(PROCESSES)]
+    clients = [Entities(share, seed=number, think_seconds=THINK_SECONDS) for number, share in enumerate(shares)]
+    try:
+        await _measure(network, clients, issued)
+    finally:
+        await asyncio.gather(*(one.close() for one in clients))
+
+
+async def _measure(network: Network, clients: Sequence[Entities], issued: float) -> None:
+    watched = Watched(network, [one.pid for one in clients])
+    watched.look()
+    empty = watched.rss("broker")
+    bare_seconds = await _all(clients, "connect_bare")
+    await asyncio.sleep(_SETTLE_SECONDS)
+    watched.look()
+    bare = watched.rss("broker")
+    bare_memory = _broker_memory(network)
+    await _all(clients, "disconnect_bare")
+    await asyncio.sleep(_SETTLE_SECONDS)
+    watched.look()
+    between = watched.rss("broker")
+    entering = await _all(clients, "enter")
+    await asyncio.sleep(_SETTLE_SECONDS)
+    watched.look()
+    entered = watched.rss("broker")
+    memory = _broker_memory(network)
+    overview = _manage(network, "/overview")["object_totals"]
+    print_table(
+        f"{ENTITIES} entities, each with a certificate of its own (issued in {issued:.0f} s), {NODES} nodes, one broker",
+        ("", "seconds", "a second", "KB of broker memory each", "of these in use, by its own count"),
+        [
+            (
+                "bare: connections that do nothing",
+                bare_seconds,
+                ENTITIES / bare_seconds,
+                (bare - empty) / ENTITIES / 1024,
+                _each(bare_memory),
+            ),
+            (
+                "ours: introduced, with reply queue and a topic",
+                entering,
+                ENTITIES / entering,
+                (entered - between) / ENTITIES / 1024,
+                _each(memory),
+            ),
+        ],
+    )
+    print(f"\nat the broker: {', '.join(f'{name} {count}' for name, count in overview.items())}")
+    await _traffic(network, clients)
+
+
+async def _traffic(network: Network, clients: Sequence[Entities]) -> None:
+    asked = _guard_questions(network)
+    stores = _stored_bytes(network)
+    watched = Watched(network, [one.pid for one in clients])
+    await _all(clients, "begin")
+    watching = asyncio.create_task(watched.run())
+    began = time.monotonic()
+    await asyncio.sleep(SECONDS)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    seconds = time.monotonic() - began
+    questions = (_guard_questions(network) - asked) / seconds
+    done = await asyncio.gather(*(one.call("end") for one in clients))
+    _print_operations(done, seconds)
+    _print_processes(watched, seconds)
+    grown = {name: after - stores.get(name, 0) for name, after in _stored_bytes(network).items()}
+    memory = _broker_memory(network)
+    largest = sorted(memory.items(), key=lambda item: -item[1])[:6]
+    print(f"\nthe guard was asked {questions:.0f} times a second")
+    print("stores grew by " + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in grown.items()))
+    print("the broker's memory, by its own count: " + ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in largest))
+
+
+def _print_operations(done: Sequence[Done], seconds: float) -> None:
+    samples: dict[str, list[float]] = defaultdict(list)
+    errors: Counter[str] = Counter()
+    for one in done:
+        errors.update(one.errors)
+        for kind, found in one.seconds.items():
+            samples[kind] += found
+    everything = [sample for found in samples.values() for sample in found]
+    rows = [
+        (kind, len(found), len(found) / seconds, *(percentile(found, share) * 1000 for share in (0.5, 0.99)), max(found) * 1000)
+        for kind, found in [*samples.items(), ("all", everything)]
+    ]
+    print_table(f"Mixed traffic for {seconds:.0f} s", ("operation", "done", "a second", "p50 ms", "p99 ms", "longest ms"), rows)
+    print(f"\nmessages read {sum(one.read for one in done)}; errors: {dict(errors) or 'none'}")
+
+
+def _print_processes(watched: Watched, seconds: float) -> None:
+    rows = []
+    for name, samples in watched.samples.items():
+        third = max(1, len(samples) // 3)
+        first, last = (statistics.median(one.rss for one in part) / 1e6 for part in (samples[:third], samples[-third:]))
+        cpu = (samples[-1].cpu_seconds - samples[0].cpu_seconds) / (samples[-1].at - samples[0].at)
+        rows.append((name, first, last, f"{(last / first - 1) * 100:+.1f} %", f"{cpu * 100:.0f} %", samples[-1].descriptors))
+    headings = ("process", "MB, first third", "MB, last third", "growth", "of one core", "descriptors")
+    print_table("What each process uses meanwhile", headings, rows)
+
+
+async def _all(clients: Sequence[Entities], command: str) -> float:
+    began = time.monotonic()
+    await asyncio.gather(*(one.call(command) for one in clients))
+    return time.monotonic() - began
+
+
+def _each(memory: dict[str, int]) -> float:
+    """What the broker counts as belonging to connections, channels and queues, in KB for each entity."""
+    return sum(size for name, size in memory.items() if name.startswith(("connection_", "queue_"))) / ENTITIES / 1024
+
+
+def _guard_questions(network: Network) -> int:
+    counts = [network.home.reported(f"{Role.GUARD}-{name}").get("counts", {}) for name in network.guards()]
+    return sum(sum(count.get(what, 0) for what in ("allowed", "denied")) for count in counts)
+
+
+def _stored_bytes(network: Network) -> dict[str, int]:
+    home = network.home
+    stores = {node: home.credentials(Role.NODE, node) for node in home.ids(Role.NODE)}
+    return {name: sum(path.stat().st_size for path in folder.glob("store.sqlite*")) for name, folder in stores.items()}
+
+
+def _broker_memory(network: Network) -> dict[str, int]:
+    (node,) = _manage(network, "/nodes")
+    memory = _manage(network, f"/nodes/{node['name']}/memory")["memory"]
+    return {name: size for name, size in memory.items() if isinstance(size, int)}
+
+
+def _manage(network: Network, path: str) -> Any:
+    home = network.home
+    request = urllib.request.Request(f"{home.settings().management_url}/api{path}")
+    login = f"{MANAGEMENT_USER}:{home.management_password()}"
+    request.add_header("Authorization", "Basic " + b64encode(login.encode()).decode())
+    context = tls_context(credentials.load(home.credentials(Role.GUARD, network.guards()[0])))
+    with urllib.request.urlopen(request, timeout=30, context=context) as response:
+        return json.loads(response.read())
+
+
+def _sample(now: float, pids: Sequence[int]) -> Sample:
+    rss = descriptors = 0
+    cpu = 0.0
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            folder = Path(f"/proc/{pid}")
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            cpu += (int(fields[11]) + int(fields[12])) / _TICKS
+            rss += int((folder / "statm").read_text().split()[1]) * _PAGE
+            descriptors += len(os.listdir(folder / "fd"))
+    return Sample(now, rss, cpu, descriptors)
+
+
+def _children() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                found[parent].append(int(entry.name))
+    return found
+
+
+def _below(pids: Sequence[int], children: dict[int, list[int]]) -> list[int]:
+    found: list[int] = []
+    new = list(pids)
+    while new:
+        new = [child for parent in new for child in children.get(parent, ())]
+        found += new
+    return found

@@ -1,0 +1,190 @@
+"""What tasks of an index do: read some segments, and write the rows that they come to, one file of each table.
+
+A task's files are named after its first record and hold what its segments say and nothing else: a task that is done twice, because its worker was thought
+dead, writes the same rows under the same names. A file appears whole or not at all. What a task did, or what is wrong with its segments, is all that it
+sends back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark.index import certificates as certified
+from spark.index.rows import Known, Trust, stage
+from spark.places import Place
+from spark.tables import CERTIFICATES, TABLES, TIME, Table
+from tdn.archive import segments
+from tdn.archive.manifest import SEGMENTS
+from tdn.errors import TdnError, TrustError
+from tdn.trust.certificates import TrustRoots, roots_from_ders
+
+Batches = Iterator[pa.RecordBatch]
+
+#: What a task sends back: how many rows of a table it wrote, and when its last record was judged; or what is wrong.
+DONE = pa.schema([("table", pa.string()), ("rows", pa.int64()), ("until", TIME), ("problem", pa.string())])
+
+#: Rows in a row group: a reader of a few of them reads a few megabytes.
+_ROW_GROUP = 16_384
+#: Records whose rows are Python's at a time, before they are Arrow's.
+_AT_ONCE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The segments of one task: file and digest of each."""
+
+    first: int
+    segments: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What all tasks of a batch are told. Small: certificates are read where they are, from the table."""
+
+    archive: str
+    index: str
+    batch: str
+    roots: tuple[bytes, ...]
+    network: str
+    portions: tuple[Portion, ...]
+    #: Folders of the certificates that are known, this batch's with them.
+    certificates: tuple[str, ...] = ()
+    #: Of this batch and this run of it alone: what a worker keeps for the next task is not kept for another run.
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+def bringing_certificates(work: Work) -> Callable[[Batches], Batches]:
+    """Tasks that write the certificates that records brought, each followed to the roots."""
+
+    def one(portion: Portion) -> list[dict[str, Any]]:
+        roots = roots_from_ders(work.roots)
+        parts = _Parts()
+        for segment in _read(work, portion, ("seq", "at", "effects")):
+            bringing = segment.filter(pc.match_substring(segment["effects"], '["certificate",'))
+            rows = [row for seq, at, effects in _rows(bringing) for row in certified.in_effects(seq, at, effects, roots)]
+            parts.add({CERTIFICATES.name: rows})
+        return parts.write(work, portion)
+
+    return _task(work, one)
+
+
+def verifying(work: Work) -> Callable[[Batches], Batches]:
+    """Tasks that verify every record and write its rows."""
+
+    def one(portion: Portion) -> list[dict[str, Any]]:
+        trust = Trust(_roots(work.roots), _known(work.run, work.index, work.certificates), work.network)
+        parts = _Parts()
+        until: datetime | None = None
+        for segment in _read(work, portion, ("seq", "at", "kind", "status", "raw", "effects")):
+            until = pc.max(segment["at"]).as_py() or until
+            for start in range(0, segment.num_rows, _AT_ONCE):
+                rows: dict[str, list[Any]] = {}
+                for seq, at, kind, status, raw, effects in _rows(segment.slice(start, _AT_ONCE)):
+                    for name, found in stage(seq, at, kind, status, raw, effects, trust).items():
+                        rows.setdefault(name, []).extend(found)
+                parts.add(rows)
+        return [{**told, "until": until} for told in parts.write(work, portion)]
+
+    return _task(work, one)
+
+
+def _task(work: Work, one: Callable[[Portion], list[dict[str, Any]]]) -> Callable[[Batches], Batches]:
+    """Numbers of portions in, what was done with each out. What is wrong with a segment is told, since Spark would show it as a traceback."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    told = one(work.portions[number])
+                except TdnError as error:
+                    told = [{"problem": error.message}]
+                yield pa.RecordBatch.from_pylist(told, schema=DONE)
+
+    return run
+
+
+def _read(work: Work, portion: Portion, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Some columns of the segments. The bytes that are read are those whose digest was compared."""
+    archive = Place(work.archive)
+    for name, sha256 in portion.segments:
+        content = archive.read(SEGMENTS, name)
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise TrustError(f"segment {name} is not the file that was exported: its digest differs")
+        try:
+            with pq.ParquetFile(pa.BufferReader(content)) as file:
+                segments.require_columns(file.schema_arrow, name)
+                yield file.read(columns)
+        except (pa.ArrowException, OSError) as error:
+            raise TrustError(f"segment {name} cannot be read: {str(error).splitlines()[0][:200]}") from error
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+@lru_cache(maxsize=4)
+def _roots(ders: tuple[bytes, ...]) -> TrustRoots:
+    return roots_from_ders(ders)
+
+
+@lru_cache(maxsize=2)
+def _known(run: str, index: str, folders: tuple[str, ...]) -> Known:
+    """Kept from task to task: a worker that goes on with the next portion has them."""
+    place = Place(index)
+    rows: list[dict[str, Any]] = []
+    for folder in folders:
+        for path in place.parquet("tables", CERTIFICATES.name, folder):
+            rows += pq.read_table(path, filesystem=place.files, columns=list(certified.CARRIED), partitioning=None).to_pylist()
+    return certified.knower(certified.carried(rows))
+
+
+class _Parts:
+    """The rows of a portion, by table."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, list[pa.Table]] = {}
+
+    def add(self, rows: dict[str, list[dict[str, Any]]]) -> None:
+        for name, found in rows.items():
+            if found:
+                self._tables.setdefault(name, []).append(pa.Table.from_pylist(found, schema=TABLES[name].schema))
+
+    def write(self, work: Work, portion: Portion) -> list[dict[str, Any]]:
+        """Each table as a file, ordered; and how many rows there are of each."""
+        place = Place(work.index)
+        told = []
+        for name, parts in self._tables.items():
+            table, rows = TABLES[name], pa.concat_tables(parts)
+            folder = ("tables", name, f"batch={work.batch}")
+            for value, divided in _divided(table, rows):
+                ordered = divided.sort_by([(column, "ascending") for column in table.order])
+                place.write(_parquet(ordered), *folder, *value, f"part-{portion.first:020}.parquet")
+            told.append({"table": name, "rows": rows.num_rows})
+        return told
+
+
+def _divided(table: Table, rows: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    """By the values of a column: folders that Spark and DuckDB read as that column."""
+    if table.partition is None:
+        yield (), rows
+        return
+    for value in pc.unique(rows[table.partition]).to_pylist():
+        chosen = rows.filter(pc.equal(rows[table.partition], value))
+        yield (f"{table.partition}={value}",), chosen.drop_columns([table.partition])
+
+
+def _parquet(rows: pa.Table) -> pa.Buffer:
+    content = pa.BufferOutputStream()
+    blooms = {"uuid": {"ndv": min(rows.num_rows, _ROW_GROUP)}} if "uuid" in rows.column_names else None
+    pq.write_table(rows, content, compression="zstd", row_group_size=_ROW_GROUP, bloom_filter_options=blooms)
+    return content.getvalue()

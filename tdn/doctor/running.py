@@ -1,0 +1,140 @@
+"""Checks of what runs on this machine: processes, their open files, and the ports that they need."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tdn.doctor.findings import Finding, of_error, ok, problem, warning
+from tdn.errors import BrokerUnavailable, NoRoom, UsageError, from_object
+from tdn.local.home import Home, Settings
+from tdn.local.network import Network
+from tdn.protocol.names import Role
+
+#: A process that nobody of ours started (systemd, a container) says of itself that it is there; so old may its word be. Nodes tick more often.
+_FRESH_SECONDS = 60.0
+#: A broker and a node under load have some hundred files open.
+_FEW_DESCRIPTORS = 1024
+
+
+def list_processes(network: Network) -> list[dict[str, Any]]:
+    """As `tdn status` lists them, and those that were started by other means."""
+    entries = network.status()
+    for entry in entries:
+        if not entry["alive"] and entry["role"] in (Role.NODE, Role.GUARD):
+            entry |= _by_other_means(network.home, f"{entry['role']}-{entry['id']}")
+    return entries
+
+
+def _by_other_means(home: Home, name: str) -> Mapping[str, Any]:
+    state = home.reported(name)
+    pid = state.get("pid")
+    try:
+        fresh = time.time() - (home.run / f"{name}.state.json").stat().st_mtime < _FRESH_SECONDS
+        if not fresh or not isinstance(pid, int) or pid <= 0 or "ended" in state:
+            return {}
+        os.kill(pid, 0)
+    except PermissionError:
+        # It is there, and another user's.
+        pass
+    except OSError:
+        return {}
+    return {"alive": True, "pid": pid, "ready": bool(state.get("ready")), "why": state.get("why")}
+
+
+def look_at_processes(home: Home, entries: Sequence[Mapping[str, Any]], started_here: Sequence[str]) -> Iterator[Finding]:
+    """`started_here`: the guards that `tdn up` starts; others run beside brokers elsewhere."""
+    some_run = any(entry["alive"] for entry in entries)
+    if not some_run:
+        yield warning("processes", "nothing of this network runs here, so only files are looked at", "`tdn up` starts it")
+    for entry in entries:
+        who = entry["role"] if entry["role"] == Role.BROKER else f"{entry['role']} {entry['id']}"
+        ended = home.reported(f"{entry['role']}-{entry['id']}").get("ended")
+        if not entry["alive"] and isinstance(ended, dict):
+            yield of_error("processes", from_object(ended), f"{who} ended by itself", "`tdn up` starts it again")
+        elif not entry["alive"] and entry["role"] == Role.GUARD and entry["id"] not in started_here:
+            yield warning("processes", f"{who} does not run here", "if it runs nowhere, revoke it: revocations wait for it")
+        elif not entry["alive"] and some_run:
+            yield problem(
+                "processes",
+                BrokerUnavailable,
+                f"{who} does not run",
+                f"`tdn up` starts it; why it ended is in {_log(home, entry)}",
+            )
+        elif entry["alive"] and not entry.get("ready", True):
+            why = entry.get("why") or ("it denies entities everything" if entry["role"] == Role.GUARD else "it does not serve")
+            yield problem(
+                "processes",
+                BrokerUnavailable,
+                f"{who} is not ready: {why}",
+                f"see {_log(home, entry)}; the checks below may say why",
+            )
+    if running := [entry["id"] for entry in entries if entry["alive"] and entry.get("ready", True)]:
+        yield ok("processes", f"ready: {', '.join(running)}")
+
+
+def _log(home: Home, entry: Mapping[str, Any]) -> Path:
+    if entry["role"] == Role.BROKER:
+        return home.folder / "broker" / "rabbitmq" / "log" / "broker.log"
+    return home.run / f"{entry['role']}-{entry['id']}.log"
+
+
+def look_at_descriptors(entries: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    looked = 0
+    for entry in entries:
+        if not entry["alive"] or not entry["pid"]:
+            continue
+        try:
+            limits = Path(f"/proc/{entry['pid']}/limits").read_text()
+            used = len(os.listdir(f"/proc/{entry['pid']}/fd"))
+        except OSError:
+            # Another user's, or a system without /proc.
+            continue
+        looked += 1
+        word = next(line.split()[3] for line in limits.splitlines() if line.startswith("Max open files"))
+        limit = int(word) if word.isdigit() else None
+        what = f"{entry['role']} {entry['id']} has {used} of {word} files open"
+        do = "raise the limit where it is started (`ulimit -n 65536`, in systemd `LimitNOFILE=65536`) and start it again"
+        if limit is not None and used > 0.8 * limit:
+            yield problem("open files", NoRoom, what, do)
+        elif limit is not None and limit < _FEW_DESCRIPTORS:
+            yield warning("open files", what, do)
+    if looked:
+        yield ok("open files", f"{looked} processes are looked at; none is near its limit")
+
+
+def look_at_ports(home: Home, settings: Settings, entries: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """A port that a stopped process will need, and that another program has."""
+    alive = {entry["role"] for entry in entries if entry["alive"]}
+    wanted: list[tuple[str, str, int]] = []
+    if Role.GUARD not in alive and home.ids(Role.GUARD):
+        wanted.append(("the guard", settings.guard_host, settings.guard_port))
+    if settings.private_broker and Role.BROKER not in alive:
+        wanted += [("the broker", broker.host, broker.port) for broker in settings.hosts]
+    taken = [(who, host, port) for who, host, port in wanted if not _is_free(host, port)]
+    for who, host, port in taken:
+        if settings.private_broker:
+            yield warning("ports", f"{host}:{port} of {who} is taken by another program", "`tdn up` chooses others by itself")
+        else:
+            yield problem(
+                "ports",
+                UsageError,
+                f"{host}:{port} of {who} is taken by another program",
+                "end it, or name another port (guard_listen in tdn.toml)",
+            )
+    if wanted and not taken:
+        yield ok("ports", f"free: {', '.join(f'{host}:{port}' for _, host, port in wanted)}")
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,222 @@
+"""A home in one file, and a home from such a file.
+
+A backup is taken while the network runs: stores as SQLite copies them, everything else as it is; without what belongs to the running processes, and
+without the broker's data, of which no consistent copy exists while it runs. It holds every key of the home: whoever can read it is the network.
+The manifest in it names each file with its digest, so that one that was changed or cut is not restored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from tdn.errors import LogDiverged, TrustError, UsageError
+from tdn.local.home import Home
+from tdn.protocol.times import format_time, whole_seconds
+from tdn.store.state_text import private
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+#: A broker's own folder, wherever its credentials are; in it, what its data and its name rest on.
+_BROKER, _BROKER_KEEPS = "rabbitmq", ("data", "home")
+#: What is only of use to a process that runs, or is half of something.
+_LEFT_OUT = ("-wal", "-shm", "-journal", ".new", ".pid", ".from-snapshot", ".unfinished")
+_SQLITE = b"SQLite format 3\0"
+_PIECE = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    file: Path
+    files: int
+    bytes: int
+    broker: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    network: str
+    created: str
+    files: int
+    broker: bool
+
+
+def backup(home: Home, to: Path, *, with_broker: bool = False) -> Saved:
+    """Write a home into a new file, mode 0600; in a folder, under a name of its own. The broker's data only while nothing runs."""
+    network = home.network
+    now = datetime.now(UTC)
+    if to.is_dir():
+        to = to / f"tdn-{network[:12]}-{now:%Y%m%dT%H%M%SZ}.tar.gz"
+    if to.exists():
+        raise UsageError(f"{to} is there already; a backup is never written over")
+    unfinished = to.with_name(f".{to.name}.unfinished-{os.getpid()}")
+    described: list[dict[str, Any]] = []
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=".tdn-backup-", dir=to.parent) as scratch,
+            private(unfinished) as target,
+            tarfile.open(fileobj=target, mode="w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for path in _files(home.folder, with_broker=with_broker, but=(unfinished, Path(scratch))):
+                copy = _copied(path, Path(scratch) / "copy")
+                if copy is not None:
+                    described.append(_add(tar, copy, path.relative_to(home.folder)))
+            manifest = {
+                "format": FORMAT,
+                "network": network,
+                "created": format_time(whole_seconds(now)),
+                "broker": with_broker,
+                "files": described,
+            }
+            text = json.dumps(manifest, indent=1).encode() + b"\n"
+            member = tarfile.TarInfo(MANIFEST)
+            member.size, member.mode = len(text), 0o600
+            tar.addfile(member, io.BytesIO(text))
+        with open(unfinished, "rb") as written:
+            os.fsync(written.fileno())
+        size = unfinished.stat().st_size
+        os.link(unfinished, to)
+    except OSError as error:
+        raise UsageError(f"{to} cannot be written: {error.strerror or error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return Saved(to, len(described), size, with_broker)
+
+
+def restore(file: Path, home: Home) -> Restored:
+    """Make a home from a backup. It must not be there yet; it appears when every file was found as it was saved."""
+    target = home.folder
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is not empty; a backup is restored into a new home: `tdn --home NEW restore {file}`")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.restoring-", dir=target.parent))
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
+    try:
+        manifest = _unpack(file, fresh)
+        if target.exists():
+            target.rmdir()
+        fresh.rename(target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    home.prepare()
+    return Restored(manifest["network"], manifest["created"], len(manifest["files"]), bool(manifest["broker"]))
+
+
+def _files(folder: Path, *, with_broker: bool, but: tuple[Path, ...]) -> Iterator[Path]:
+    """What of a home is saved, in order."""
+    left_out = {path.resolve() for path in but}
+    for place, folders, names in os.walk(folder):
+        at = Path(place)
+        if at == folder:
+            folders[:] = [name for name in folders if name != "run"]
+        if at.name == _BROKER:
+            folders[:] = [name for name in folders if with_broker and name in _BROKER_KEEPS]
+            names = [name for name in names if with_broker and not name.endswith(".log")]
+        folders[:] = sorted(name for name in folders if (at / name).resolve() not in left_out)
+        for name in sorted(names):
+            path = at / name
+            if path.is_file() and not path.is_symlink() and path.resolve() not in left_out and not _is_left_out(name):
+                yield path
+
+
+def _is_left_out(name: str) -> bool:
+    return any(name.endswith(ending) or f"{ending}-" in name for ending in _LEFT_OUT)
+
+
+def _copied(path: Path, scratch: Path) -> Path | None:
+    """A file as it can be read in peace: of a database a copy of its own. None when it has just gone."""
+    try:
+        with open(path, "rb") as file:
+            is_database = path.suffix == ".sqlite" and file.read(len(_SQLITE)) == _SQLITE
+        if not is_database:
+            return path
+        scratch.unlink(missing_ok=True)
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source, closing(sqlite3.connect(scratch)) as copy:
+            source.execute("PRAGMA busy_timeout=10000")
+            source.backup(copy)
+            # As one file: what it was copied from has its newest pages beside it.
+            copy.execute("PRAGMA journal_mode=DELETE")
+        return scratch
+    except FileNotFoundError:
+        return None
+    except sqlite3.Error as error:
+        raise LogDiverged(f"{path} cannot be copied: {error}; look at that file first, or move it away") from error
+
+
+def _add(tar: tarfile.TarFile, content: Path, name: Path) -> dict[str, Any]:
+    """Put a file into the backup as it is now; what the manifest says of it."""
+    with open(content, "rb") as file:
+        member = tarfile.TarInfo(str(PurePosixPath(name)))
+        member.size, member.mode = os.fstat(file.fileno()).st_size, 0o600
+        measured = _Measured(file)
+        tar.addfile(member, measured)
+    return {"path": member.name, "bytes": member.size, "sha256": measured.total.hexdigest()}
+
+
+class _Measured:
+    """A file that is read, and the digest of what was."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.total = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._file.read(size)
+        self.total.update(piece)
+        return piece
+
+
+def _unpack(file: Path, folder: Path) -> dict[str, Any]:
+    found: dict[str, tuple[int, str]] = {}
+    manifest: dict[str, Any] | None = None
+    try:
+        with tarfile.open(file, mode="r|gz") as tar:
+            for member in tar:
+                path = PurePosixPath(member.name)
+                content = tar.extractfile(member) if member.isreg() else None
+                if content is None or path.is_absolute() or ".." in path.parts or manifest is not None or member.name in found:
+                    raise TrustError(f"{file.name} holds {member.name[:80]!r}, which no backup of ours does")
+                if member.name == MANIFEST:
+                    manifest = json.loads(content.read())
+                else:
+                    found[member.name] = _unpacked(content, folder, path)
+    except FileNotFoundError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except (tarfile.TarError, EOFError, zlib.error, ValueError, OSError) as error:
+        raise TrustError(f"{file.name} is not a whole backup: {str(error)[:200] or type(error).__name__}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise TrustError(f"{file.name} is not a whole backup: it has no manifest of format {FORMAT}")
+    named = {one["path"]: (one["bytes"], one["sha256"]) for one in manifest["files"]}
+    if named != found:
+        wrong = sorted(path for path in named.keys() | found.keys() if named.get(path) != found.get(path))
+        raise TrustError(
+            f"{file.name} is not what was saved: {wrong[0]} differs" + (f", and {len(wrong) - 1} more" if wrong[1:] else "")
+        )
+    return manifest
+
+
+def _unpacked(content: IO[bytes], folder: Path, path: PurePosixPath) -> tuple[int, str]:
+    for above in reversed(path.parents):
+        (folder / above).mkdir(mode=0o700, exist_ok=True)
+    total, size = hashlib.sha256(), 0
+    with private(folder / path) as file:
+        while piece := content.read(_PIECE):
+            file.write(piece)
+            total.update(piece)
+            size += len(piece)
+    return size, total.hexdigest()

@@ -1,0 +1,231 @@
+"""A network that does not grow for ever: checkpoints that count, a node from a snapshot, a log that is trimmed, a home saved and restored."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entity_client import path
+from tdn.bus import topology
+from tdn.errors import LogTrimmed
+from tdn.local import trimming
+from tdn.node.service import Node, NodeSettings
+from tdn.protocol.names import Role
+from tdn.snapshots import make
+from tdn.store.records import Records
+from tdn.store.search import Reader
+from tests.conftest import Connect
+from tests.live import LiveNetwork, Ran, run, until
+
+# Some forty seconds in all when nothing else runs; the first test starts a network besides.
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+
+#: Small enough that a few dozen topics make several checkpoints and segments.
+SMALL = {"TDN_CHECKPOINT_RECORDS": "30", "TDN_LOG_SEGMENT_BYTES": "20000"}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
+    network = LiveNetwork(tmp_path_factory.mktemp("small network") / "home")
+    before = {name: os.environ.get(name) for name in SMALL}
+    os.environ.update(SMALL)
+    # Nodes of this process declare the log alike.
+    usual = topology.LOG_ARGUMENTS[topology.SEGMENT_ARGUMENT]
+    topology.LOG_ARGUMENTS[topology.SEGMENT_ARGUMENT] = int(SMALL["TDN_LOG_SEGMENT_BYTES"])
+    try:
+        network.up(nodes=2)
+        yield network
+    finally:
+        network.end()
+        topology.LOG_ARGUMENTS[topology.SEGMENT_ARGUMENT] = usual
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def counted(network: LiveNetwork, node: str = "n1") -> int:
+    found = make.counted(network.home.store(node))
+    return int(found["seq"]) if found is not None else 0
+
+
+def settings(network: LiveNetwork, store: Path) -> NodeSettings:
+    connection = network.home.connection()
+    return NodeSettings(connection.brokers, connection.vhost, network.home.genesis(), store, network.home.enrolments, 0.5)
+
+
+async def refusal(network: LiveNetwork, store: Path) -> str:
+    """Why a node with this store does not serve. It must never have been ready, and its store is as it was."""
+    node = Node(network.credentials(Role.NODE, "n2"), settings(network, store))
+    before = node.replica.position
+    with pytest.raises(LogTrimmed) as error:
+        await asyncio.wait_for(node.run(asyncio.Event()), 30)
+    assert not node.condition.ready
+    with closing(Reader(store)) as reader:
+        assert (reader.position().seq, reader.position().head) == before
+    return str(error.value)
+
+
+def export_and_trim(network: LiveNetwork, archive: Path) -> Ran:
+    """As a timer does it: where a checkpoint counts in between that the export does not reach, the next time does it."""
+    for _ in range(10):
+        assert run("tdn", "--home", network.home, "archive", "export", "--to", archive).code == 0
+        trimmed = run("tdn", "--home", network.home, "--json", "log", "trim", "--archive", archive)
+        if trimmed.code != 5:
+            break
+    return trimmed
+
+
+async def test_a_life_without_the_beginning(small: LiveNetwork, connect: Connect, tmp_path: Path) -> None:
+    """T22: checkpoints count; a store falls behind; the log is exported and trimmed; a new node starts from a snapshot and serves; what was left behind
+    says what it needs; the archive goes on and verifies."""
+    client = await connect(small)
+    early = await client.create(path("early/topic"))
+    # A node that will have missed all that follows.
+    await asyncio.to_thread(small.stop, "n2")
+    behind = tmp_path / "behind" / "store.sqlite"
+    behind.parent.mkdir()
+    with closing(sqlite3.connect(small.home.store("n2"))) as source, closing(sqlite3.connect(behind)) as copy:
+        source.backup(copy)
+    await asyncio.to_thread(small.start, "n2")
+    for number in range(60):
+        await client.create(path(f"many/{number}"))
+    await until(lambda: counted(small) >= 60 and counted(small) == counted(small, "n2"), "a checkpoint to count")
+
+    home = ("--home", small.home)
+    archive = tmp_path / "archive"
+    refused = await asyncio.to_thread(run, "tdn", *home, "--json", "log", "trim", "--archive", archive)
+    assert refused.code == 6, refused.err
+    trimmed = await asyncio.to_thread(export_and_trim, small, archive)
+    assert trimmed.code == 0, trimmed.err
+    assert trimmed.one["kept_from"] >= 60
+    assert trimmed.one["removed"] > 0
+    assert trimmed.one["stores"] == 3
+    assert trimmed.one["first_offset"] > trimmed.one["first_offset_before"] == 0, "the stream has shrunk"
+    policies = small.manage("GET", "/policies/tdn")
+    assert trimming.POLICY not in {policy["name"] for policy in policies}, "nothing more is dropped"
+    with closing(sqlite3.connect(small.home.store("n1"))) as db:
+        (offset,) = db.execute("SELECT offset FROM records WHERE seq = ?", (trimmed.one["kept_from"],)).fetchone()
+    assert trimmed.one["first_offset"] <= offset, "everything from the checkpoint on is there"
+
+    assert "start it from a snapshot" in await refusal(small, behind)
+    assert "the log no longer has its beginning" in await refusal(small, tmp_path / "empty" / "store.sqlite")
+
+    snapshot = tmp_path / "snapshot"
+    made = await asyncio.to_thread(run, "tdn", *home, "--json", "snapshot", "--to", snapshot)
+    assert made.code == 0, made.err
+    assert made.one["seq"] >= trimmed.one["kept_from"]
+    await asyncio.to_thread(small.network.up, nodes=3, snapshot=snapshot)
+    with closing(Reader(small.home.store("n3"))) as reader:
+        assert reader.record(1) is None, "it has never read the beginning"
+    log = (small.home.run / "node-n3.log").read_text()
+    assert f"begins with record {made.one['seq']}" in log
+    assert early.uuid in {found.uuid async for found in client.discover("early", nodes=["n3"])}
+    later = await client.create(path("after/the/trim"), node="n3")
+    assert later.receipt
+
+    before = len(list((archive / "manifest").iterdir()))
+    exported = await asyncio.to_thread(run, "tdn", *home, "--json", "archive", "export", "--to", archive, "--node", "n1")
+    assert exported.code == 0, exported.err
+    assert exported.one["records"] > 0
+    assert len(list((archive / "manifest").iterdir())) == before + 1
+    verified = await asyncio.to_thread(run, "tdn", *home, "--json", "archive", "verify", archive)
+    assert verified.code == 0, verified.err
+    assert verified.one["records"] == exported.one["last"]
+
+    # All three state the next one, the newcomer too.
+    seen = counted(small)
+    for number in range(40):
+        await client.create(path(f"more/{number}"))
+    await until(lambda: counted(small) > seen, "the next checkpoint to count")
+    await until(lambda: _stated(small, "n3")["seq"] == _stated(small, "n1")["seq"] > seen, "the newcomer to state one too")
+    for told in ("head", "at", "digest"):
+        assert _stated(small, "n3")[told] == _stated(small, "n1")[told]
+    small.stop("n3")
+    trim = await asyncio.to_thread(run, "tdn", *home, "log", "trim", "--archive", archive)
+    assert trim.code == 5
+    assert "tdn archive export" in trim.err
+
+
+def _stated(network: LiveNetwork, node: str) -> dict[str, Any]:
+    with closing(Reader(network.home.store("n1"))) as reader:
+        fact = reader.get("checkpoint", node)
+    return dict(fact["stated"][-1]) if fact is not None else {"seq": 0}
+
+
+async def test_a_forged_snapshot_is_not_taken(small: LiveNetwork, tmp_path: Path) -> None:
+    """T16: exit code 4, and no store."""
+    snapshot = tmp_path / "snapshot"
+    made = await asyncio.to_thread(run, "tdn", "--home", small.home, "snapshot", "--to", snapshot)
+    assert made.code == 0, made.err
+    whole = snapshot.read_bytes()
+    snapshot.write_bytes(whole[: len(whole) // 2])
+    small.network.operator.issue(Role.NODE, "n9")
+    try:
+        ran = await asyncio.to_thread(run, "tdn", "--home", small.home, "--json", "node", "--id", "n9", "--snapshot", snapshot)
+        assert ran.code == 4
+        assert "not a whole snapshot" in ran.error["message"]
+        assert not small.home.store("n9").exists()
+    finally:
+        (small.home.enrolments / "node-n9.jws").unlink()
+        shutil.rmtree(small.home.credentials(Role.NODE, "n9"))
+
+
+def private(file: Path) -> bool:
+    return file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_home_is_saved_and_restored(small: LiveNetwork, connect: Connect, tmp_path: Path) -> None:
+    """T22: saved while it runs, without the broker's data, of a log that has lost its beginning. The nodes of the restored home put back what their
+    stores have, each beginning elsewhere, and the network goes on. While it is down, the broker's data can be saved too."""
+    client = await connect(small)
+    topic = await client.create(path("saved/topic"))
+    saved = await asyncio.to_thread(run, "tdn", "--home", small.home, "--json", "backup", "--to", tmp_path)
+    assert saved.code == 0, saved.err
+    file = Path(saved.one["backup"])
+    assert private(file)
+    assert "every key" in saved.err
+    live = await asyncio.to_thread(run, "tdn", "--home", small.home, "backup", "--to", tmp_path / "all", "--with-broker")
+    assert (live.code, (tmp_path / "all").exists()) == (2, False)
+    await client.close()
+    await asyncio.to_thread(small.network.down)
+    whole = await asyncio.to_thread(
+        run, "tdn", "--home", small.home, "--json", "backup", "--to", tmp_path / "all", "--with-broker"
+    )
+    assert whole.code == 0, whole.err
+    with tarfile.open(tmp_path / "all") as tar:
+        assert [name for name in tar.getnames() if name.endswith(".segment")], "the log is in it"
+
+    again = LiveNetwork(tmp_path / "again")
+    restored = await asyncio.to_thread(run, "tdn", "--home", again.home, "--json", "restore", file)
+    assert restored.code == 0, restored.err
+    assert restored.one["network"] == small.home.network
+    assert not (again.home.folder / "broker" / "rabbitmq").exists()
+    beginnings = set()
+    for node in again.nodes():
+        with closing(Records(again.home.store(node))) as records:
+            beginnings.add(records.first)
+    if len(again.nodes()) == 3:
+        # After the test above: two nodes were trimmed, one began with a snapshot.
+        assert len(beginnings) == 2
+        assert 1 not in beginnings
+    try:
+        await asyncio.to_thread(again.up)
+        reached = await connect(again)
+        assert (await reached.show(topic.uuid)).uuid == topic.uuid
+        assert (await reached.create(path("goes/on"))).receipt
+        heads = {one.split("has put back")[0].rsplit(" ", 2)[1] for one in _logs(again) if "has put back" in one}
+        assert len(heads) == 1, "one of them did it"
+    finally:
+        again.end()
+
+
+def _logs(network: LiveNetwork) -> list[str]:
+    return [line for log in network.home.run.glob("node-*.log") for line in log.read_text().splitlines()]

@@ -1,0 +1,227 @@
+"""Starting with something wrong: each tells a person what it is and what to do, with the exit code that was promised, and no traceback.
+
+None of these needs a broker: what is wrong is found before one is looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tdn.local.ca import CertificateAuthority
+from tdn.local.home import HOME_VERSION, Home
+from tdn.local.network import Network
+from tdn.protocol.names import Role
+from tdn.store.view import View
+from tests.live import Ran, run
+
+
+@pytest.fixture(scope="module")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = Home(tmp_path_factory.mktemp("bad starts") / "home")
+    operator = Network(home).operator
+    operator.found()
+    for role, name in ((Role.BROKER, "broker"), (Role.GUARD, "g1"), (Role.NODE, "n1"), (Role.ENTITY, "alice")):
+        operator.issue(role, name)
+    home.management_password()
+    return home.folder
+
+
+@pytest.fixture
+def home(_made: Path, tmp_path: Path) -> Home:
+    shutil.copytree(_made, tmp_path / "home")
+    (tmp_path / "home").chmod(0o700)
+    return Home(tmp_path / "home")
+
+
+def start(home: Home, role: Role = Role.NODE, name: str = "n1") -> Ran:
+    return run("tdn", "--home", home.folder, "--json", str(role), "--id", name)
+
+
+def certify(home: Home, begun: timedelta, life: timedelta) -> None:
+    """A node's certificate from a CA whose clock is elsewhere."""
+    moment = datetime.now(UTC) + begun
+    (home.folder / "ca" / "issued.jsonl").write_text("")
+    authority = CertificateAuthority(home.folder / "ca", clock=lambda: moment)
+    authority.issue(Role.NODE, "n1", home.credentials(Role.NODE, "n1"), lifetime=life)
+
+
+def other_roots(home: Home) -> None:
+    stranger = CertificateAuthority(home.folder.parent / "stranger")
+    stranger.create()
+    (home.credentials(Role.NODE, "n1") / "trust.pem").write_bytes(stranger.roots_pem())
+
+
+def damage(home: Home) -> None:
+    View(home.store("n1")).close()
+    home.store("n1").write_bytes(b"x" * 5000)
+
+
+def below(name: str, section: str, text: str) -> Callable[[Home], object]:
+    """Another line in a section of a settings file."""
+
+    def write(home: Home) -> None:
+        path = home.folder / name
+        before, found, after = path.read_text("utf-8").partition(f"[{section}]\n")
+        assert found
+        path.write_text(f"{before}{found}{text}{after}", "utf-8")
+
+    return write
+
+
+def chmod(name: str, mode: int) -> Callable[[Home], object]:
+    return lambda home: (home.folder / name).chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("breaking", "code", "fragments"),
+    [
+        (below("nodes/n1/node.toml", "limits", "query_secs = 1\n"), 2, ("node.toml: limits: 'query_secs'", "did you mean query_seconds?")),
+        (below("nodes/n1/node.toml", "limits", "query_seconds = '1'\n"), 2, ("limits.query_seconds: write a number from",)),
+        (below("tdn.toml", "pki", "root = 'x'\n"), 2, ("tdn.toml: pki: 'root' is unknown (did you mean roots?)",)),
+        (chmod("nodes/n1/key.pem", 0o644), 4, ("everybody on this machine can reach", "run `chmod 600 ")),
+        (chmod("nodes/n1/key.pem", 0o640), 4, ("the group", "run `chmod 600 ")),
+        (lambda home: os.chown(home.folder / "nodes/n1/key.pem", 12345, -1), 4, ("belongs to user 12345", "run `chown ")),
+        (lambda home: (home.folder / "nodes/n1/key.pem").unlink(), 4, ("key.pem is missing", "tdn ca issue")),
+        (
+            lambda home: shutil.copy(home.folder / "guards/g1/key.pem", home.folder / "nodes/n1/key.pem"),
+            4,
+            ("do not belong together",),
+        ),
+        (other_roots, 4, ("does not lead to a trusted root", "`tdn ca issue n1 --node`")),
+        (lambda home: certify(home, timedelta(hours=-1), timedelta(minutes=1)), 4, ("expired at", "`tdn ca issue n1 --node`")),
+        (lambda home: certify(home, timedelta(hours=1), timedelta(days=1)), 4, ("is not valid before", "look at the clock")),
+        (
+            lambda home: (home.folder / "home.json").write_text(json.dumps({"version": HOME_VERSION + 1})),
+            2,
+            (f"of version {HOME_VERSION + 1}", "Install the newer build"),
+        ),
+        (damage, 4, ("store.sqlite is damaged", "rm ", "made anew from the log")),
+    ],
+    ids=(
+        *(
+            "unknown key",
+            "wrong type",
+            "unknown key of the network",
+            "world-readable",
+            "group-readable",
+            "of another user",
+            "no key",
+        ),
+        *("another key", "another CA", "expired", "of tomorrow", "newer home", "damaged store"),
+    ),
+)
+def test_a_node_does_not_start(home: Home, breaking: Callable[[Home], object], code: int, fragments: tuple[str, ...]) -> None:
+    if breaking.__code__.co_names[:1] == ("os",) and os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    breaking(home)
+    ran = start(home)
+    assert ran.code == code, ran.err
+    assert "Traceback" not in ran.err
+    for fragment in fragments:
+        assert fragment in ran.error["message"]
+
+
+def test_why_it_did_not_start_is_kept(home: Home) -> None:
+    damage(home)
+    assert start(home).code == 4
+    status = run("tdn", "--home", home.folder, "--json", "status")
+    (node,) = [line for line in status.lines if line["role"] == "node"]
+    assert (node["alive"], "store.sqlite is damaged" in node["why"]) == (False, True)
+    assert "stopped: the store" in run("tdn", "--home", home.folder, "status").out
+
+
+@pytest.mark.parametrize("name", ["guards/g1/key.pem", "network/management-password"])
+def test_a_guard_does_not_start(home: Home, name: str) -> None:
+    (home.folder / name).chmod(0o604)
+    ran = start(home, Role.GUARD, "g1")
+    assert (ran.code, ran.error["error"]) == (4, "trust")
+    assert (
+        f"chmod 600 '{home.folder / name}'" in ran.error["message"] or f"chmod 600 {home.folder / name}" in ran.error["message"]
+    )
+    assert "Traceback" not in ran.err
+
+
+def test_an_entity_and_the_operator(home: Home) -> None:
+    (home.folder / "entities/alice/key.pem").chmod(0o644)
+    ran = run("entity", "--home", home.folder, "--as", "alice", "--json", "locate")
+    assert (ran.code, "chmod 600" in ran.error["message"]) == (4, True)
+    (home.folder / "ca/nodes.key").chmod(0o644)
+    ran = run("tdn", "--home", home.folder, "--json", "ca", "issue", "n2", "--node")
+    assert (ran.code, "chmod 600" in ran.error["message"]) == (4, True)
+    (home.folder / "ca/nodes.key").chmod(0o600)
+    (home.folder / "operator/key.pem").chmod(0o644)
+    ran = run("tdn", "--home", home.folder, "--json", "ca", "issue", "n2", "--node")
+    assert (ran.code, "operator/key.pem" in ran.error["message"]) == (4, True)
+
+
+def test_a_guards_port_in_use(home: Home) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", home.ports()["guard"]))
+        other.listen()
+        ran = start(home, Role.GUARD, "g1")
+    assert (ran.code, ran.error["error"]) == (2, "usage"), ran.err
+    assert f"port 127.0.0.1:{home.ports()['guard']} is in use by another program" in ran.error["message"]
+    assert "guard_listen in tdn.toml" in ran.error["message"]
+    assert "Traceback" not in ran.err
+
+
+def read_only(home: Home, *words: str) -> Ran:
+    """A command for which the home is read-only: on a mount of its own for root, whom modes do not stop; by modes for others."""
+    tdn = str(Path(sys.executable).parent / "tdn")
+    command = [tdn, "--home", str(home), "--json", *words]
+    if os.geteuid() == 0:
+        script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 99; shift; exec "$@"'
+        command = ["unshare", "-m", "sh", "-c", script, "sh", str(home), *command]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode != 99, f"root can make no read-only mount here: {done.stderr}"
+        return Ran(done.returncode, done.stdout, done.stderr)
+    folders = [home.folder, *(path for path in home.folder.rglob("*") if path.is_dir())]
+    with contextlib.ExitStack() as restored:
+        for folder in folders:
+            restored.callback(folder.chmod, 0o700)
+            folder.chmod(0o500)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("up",), ("node", "--id", "n1"), ("guard", "--id", "g1"), ("ca", "issue", "bob"), ("ca", "rotate", "nodes")],
+    ids=" ".join,
+)
+def test_a_read_only_home(home: Home, words: tuple[str, ...]) -> None:
+    ran = read_only(home, *words)
+    assert (ran.code, ran.error["error"]) == (2, "usage"), ran.err
+    assert str(home) in ran.error["message"]
+    assert "read-only" in ran.error["message"] or "this user may not" in ran.error["message"]
+    assert "Traceback" not in ran.err
+
+
+def test_a_read_only_home_can_be_looked_at(home: Home) -> None:
+    assert read_only(home, "status").code == 0
+    doctor = read_only(home, "doctor")
+    assert doctor.code == 2
+    assert any("cannot be written" in line["what"] for line in doctor.lines)
+    assert any(line["check"] == "certificates" for line in doctor.lines), "and the rest is looked at all the same"
+
+
+def test_an_environment_that_says_nonsense(home: Home) -> None:
+    ran = run("tdn", "--home", home.folder, "--json", "node", "--id", "n1", env={"TDN_TICK_SECONDS": "often"})
+    assert (ran.code, "$TDN_TICK_SECONDS" in ran.error["message"]) == (2, True)
+
+
+def test_a_file_in_the_place_of_a_home(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ran = run("tdn", "--home", tmp_path / "file", "--json", "up")
+    assert (ran.code, ran.error["error"], "Traceback" in ran.err) == (2, "usage", False)

@@ -1,0 +1,327 @@
+"""The files in deploy/ against the schemas of those who read them, and against each other. What only an engine can show is not shown here: deploy/README.md says so."""
+
+from __future__ import annotations
+
+import ast
+import importlib.resources
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from jsonschema.validators import validator_for
+
+from deploy import broker_files
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+UNITS = sorted(path for path in (DEPLOY / "systemd").iterdir() if path.suffix in (".service", ".timer"))
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+#: The oldest version that a manifest must fit, and the newest that the schemas know: operators run either.
+KUBERNETES = ("1.29", kubernetes_validate.latest_version())
+
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+OBJECTS: list[dict[str, Any]] = [one for path in MANIFESTS for one in yaml.safe_load_all(path.read_text("utf-8"))]
+
+
+def named(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [one for one in OBJECTS if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+# --- compose ---
+
+
+def compose_errors(value: Any) -> list[str]:
+    vendored = importlib.resources.files("check_jsonschema.builtin_schemas.vendor") / "compose-spec.json"
+    schema = json.loads(vendored.read_text("utf-8"))
+    return [error.message for error in validator_for(schema)(schema).iter_errors(value)]
+
+
+def test_compose_fits_the_compose_specification() -> None:
+    assert compose_errors(COMPOSE) == []
+    assert compose_errors({"services": {"one": {"imagee": "x"}}}) != []
+
+
+def test_compose_names_only_what_it_defines() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert {one["source"] for one in service.get("configs", [])} <= COMPOSE["configs"].keys(), name
+        assert {one["source"] for one in service.get("secrets", [])} <= COMPOSE["secrets"].keys(), name
+        assert set(service.get("networks", [])) <= COMPOSE["networks"].keys(), name
+        assert set(service.get("depends_on", [])) <= COMPOSE["services"].keys(), name
+    for config in COMPOSE["configs"].values():
+        assert (DEPLOY / config["file"]).is_file()
+
+
+def test_each_broker_has_a_guard_on_its_own_loopback() -> None:
+    brokers = {name for name, service in COMPOSE["services"].items() if service["image"].startswith("docker.io/library/rabbitmq:4.")}
+    guards = {name: service for name, service in COMPOSE["services"].items() if "guard" in service.get("command", [])}
+    assert len(brokers) == 3
+    assert {service["network_mode"].removeprefix("service:") for service in guards.values()} == brokers
+    for service in guards.values():
+        words = service["command"]
+        assert f"https://{words[words.index('--listen') + 1]}" == broker_files.PLACES["guard_url"]
+    assert [f"rabbit@{COMPOSE['services'][name]['hostname']}" for name in sorted(brokers)] == list(broker_files.PEERS)
+
+
+def test_no_container_has_more_than_it_needs() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert "privileged" not in service, name
+        assert service.get("network_mode") != "host", name
+        assert "mem_limit" in service, name
+        assert "pids_limit" in service, name
+        # A tag that is a version, not one that moves.
+        assert re.fullmatch(r"[a-z./-]+:\d+\.\d+\.\d+(-[a-z]+)?", service["image"]), name
+        assert all(":" in mount and not mount.startswith("/") for mount in service.get("volumes", [])), name
+
+
+# --- Kubernetes ---
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("one", [one for one in OBJECTS if not one["apiVersion"].startswith("rabbitmq.com/")], ids=lambda one: f"{one['kind']} {one['metadata']['name']}")
+def test_manifests_fit_the_schemas_of_kubernetes(one: dict[str, Any], version: str) -> None:
+    kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_a_wrong_manifest_is_noticed() -> None:
+    wrong = json.loads(json.dumps(named("StatefulSet", "tdn-node")))
+    wrong["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES[0], strict=True)
+
+
+#: The fields of a RabbitmqCluster that may be used here, from the operator's own types (github.com/rabbitmq/cluster-operator,
+#: api/v1beta1/rabbitmqcluster_types.go) and from "Using the RabbitMQ Cluster Kubernetes Operator" (rabbitmq.com/kubernetes/operator/using-operator).
+#: Its schema comes in no package, so this is less than a schema: names, not types.
+OPERATOR_FIELDS: dict[str, set[str]] = {
+    "": {
+        *("replicas", "image", "imagePullSecrets", "service", "persistence", "resources", "affinity", "tolerations", "rabbitmq", "tls", "override"),
+        *("skipPostDeploySteps", "terminationGracePeriodSeconds", "secretBackend"),
+    },
+    "persistence": {"storageClassName", "storage"},
+    "tls": {"secretName", "caSecretName", "disableNonTLSListeners"},
+    "rabbitmq": {"additionalPlugins", "additionalConfig", "advancedConfig", "envConfig", "erlangInetConfig"},
+    "override": {"statefulSet", "service"},
+    "override.statefulSet": {"metadata", "spec"},
+    "override.statefulSet.spec": {"replicas", "selector", "template", "volumeClaimTemplates", "serviceName", "podManagementPolicy", "updateStrategy"},
+    "override.statefulSet.spec.template": {"metadata", "spec"},
+}
+
+
+@pytest.mark.parametrize("place", OPERATOR_FIELDS)
+def test_the_cluster_has_fields_that_the_operator_knows(place: str) -> None:
+    value = named("RabbitmqCluster", "tdn")["spec"]
+    for word in filter(None, place.split(".")):
+        value = value[word]
+    assert value.keys() <= OPERATOR_FIELDS[place]
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_what_the_cluster_takes_from_kubernetes_fits_it(version: str) -> None:
+    spec = named("RabbitmqCluster", "tdn")["spec"]
+    changed = spec["override"]["statefulSet"]["spec"]
+    pod = {**changed["template"]["spec"], "affinity": spec["affinity"]}
+    pod["containers"][0]["resources"] = spec["resources"]
+    kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}, version, strict=True)
+    for claim in changed["volumeClaimTemplates"]:
+        kubernetes_validate.validate(claim, version, strict=True)
+
+
+def test_the_operator_takes_the_configuration() -> None:
+    rabbitmq = named("RabbitmqCluster", "tdn")["spec"]["rabbitmq"]
+    assert len(rabbitmq["additionalConfig"]) <= broker_files.MOST_CHARACTERS
+    assert all(re.fullmatch(r"\w{1,100}", plugin) for plugin in rabbitmq["additionalPlugins"])
+
+
+def test_every_setting_of_the_template_holds_in_a_pod() -> None:
+    """Said in the manifest, or set by the operator from `spec.tls`: nothing that keeps strangers out is lost on the way."""
+    cluster = named("RabbitmqCluster", "tdn")["spec"]
+    said = broker_files.settings(cluster["rabbitmq"]["additionalConfig"])
+    template = broker_files.settings(broker_files.render("rabbitmq.conf", broker_files.IN_PODS))
+    missing = {name for name in template if name not in said}
+    assert all(name.startswith(broker_files.OPERATOR_SETS) for name in missing)
+    assert all(said[name] == template[name] for name in said)
+    # What the operator sets, it sets only if asked.
+    assert cluster["tls"] == {"secretName": "tdn-broker-tls", "caSecretName": "tdn-broker-tls", "disableNonTLSListeners": True}
+    assert said["auth_backends.1"] == "http"
+    assert not [name for name in said if name.startswith("auth_backends.") and name != "auth_backends.1"]
+    assert said["ssl_options.fail_if_no_peer_cert"] == "true"
+    assert said["auth_mechanisms.1"] == "EXTERNAL"
+
+
+def test_every_pod_is_confined() -> None:
+    cluster = named("RabbitmqCluster", "tdn")["spec"]["override"]["statefulSet"]["spec"]["template"]["spec"]
+    nodes = named("StatefulSet", "tdn-node")["spec"]["template"]["spec"]
+    ours = [one for pod in (cluster, nodes) for one in [*pod["initContainers"], *pod["containers"]] if one["name"] != "rabbitmq"]
+    assert len(ours) == 4
+    for one in ours:
+        context = one["securityContext"]
+        assert context["readOnlyRootFilesystem"], one["name"]
+        assert context["allowPrivilegeEscalation"] is False, one["name"]
+        assert context["capabilities"] == {"drop": ["ALL"]}, one["name"]
+        assert "memory" in one["resources"]["limits"], one["name"]
+    assert nodes["securityContext"]["runAsNonRoot"]
+    assert nodes["automountServiceAccountToken"] is False
+    assert all(one["securityContext"]["runAsNonRoot"] for one in ours[:2])
+
+
+def test_policies_and_budgets_select_the_pods_that_are_there() -> None:
+    broker = {"app.kubernetes.io/name": "tdn", "app.kubernetes.io/component": "rabbitmq"}
+    node = named("StatefulSet", "tdn-node")["spec"]["template"]["metadata"]["labels"]
+    assert named("PodDisruptionBudget", "tdn-brokers")["spec"]["selector"]["matchLabels"] == broker
+    assert named("PodDisruptionBudget", "tdn-nodes")["spec"]["selector"]["matchLabels"] == node
+    assert named("NetworkPolicy", "to-brokers")["spec"]["podSelector"]["matchLabels"] == broker
+    assert named("NetworkPolicy", "nodes")["spec"]["podSelector"]["matchLabels"] == node
+    assert named("NetworkPolicy", "nobody")["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    # The operator labels a pod with the cluster's name.
+    assert named("RabbitmqCluster", "tdn")["metadata"]["name"] == broker["app.kubernetes.io/name"]
+
+
+# --- the broker's files ---
+
+
+def test_the_brokers_files_are_what_the_templates_say() -> None:
+    for path, text in broker_files.expected().items():
+        assert path.read_text("utf-8") == text, "run `python -m deploy.broker_files`"
+
+
+# --- systemd ---
+
+
+def directives(unit: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text("utf-8").splitlines():
+        if "=" in line and not line.startswith("#"):
+            found.setdefault(line.partition("=")[0], []).append(line.partition("=")[2])
+    return found
+
+
+@pytest.fixture
+def analyze(tmp_path: Path) -> Any:
+    if sys.platform != "linux":
+        pytest.skip("units were not checked: there is no systemd on this system")
+    program = shutil.which("systemd-analyze")
+    assert program is not None, "systemd-analyze is missing; `deploy/setup.sh checks` installs it"
+    # Everything as it is but for the command, which is not installed at its place here.
+    for unit in UNITS:
+        (tmp_path / unit.name).write_text(re.sub(r"^ExecStart=/opt/tdn/bin/tdn\b", "ExecStart=/bin/true", unit.read_text("utf-8"), flags=re.M))
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([program, *words], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60, env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:", "PATH": "/usr/bin:/bin", "SYSTEMD_COLORS": "0", "LC_ALL": "C.UTF-8"})
+
+    return run
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_takes_the_units(analyze: Any, unit: Path) -> None:
+    done = analyze("verify", "--man=no", f"./{unit.name}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_systemd_notices_a_wrong_unit(analyze: Any, tmp_path: Path) -> None:
+    (tmp_path / "wrong.service").write_text("[Service]\nExecStart=/bin/true\nProtectSysten=strict\n")
+    assert "ProtectSysten" in analyze("verify", "--man=no", "./wrong.service").stderr
+
+
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: unit.name)
+def test_services_are_hardened(analyze: Any, unit: Path) -> None:
+    # Tenths, of 100: what systemd calls OK ends at 50.
+    done = analyze("security", "--offline=true", "--threshold=20", "--no-pager", f"./{unit.name}")
+    assert done.returncode == 0, done.stdout[-300:]
+    said = directives(unit)
+    assert said["ProtectSystem"] == ["strict"]
+    assert said["NoNewPrivileges"] == ["yes"]
+    assert said["UMask"] == ["0077"]
+    assert said["StateDirectoryMode"] == ["0700"]
+    if said["Type"] == ["exec"]:
+        assert said["RestartPreventExitStatus"] == ["2 4 5"]
+
+
+# --- the image ---
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"\\\n\s*", "", "\n".join(line for line in (DEPLOY / "container" / "Containerfile").read_text("utf-8").splitlines() if not line.startswith("#")))
+    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in text.splitlines() if line.strip()]
+
+
+def test_the_image_is_built_from_what_is_there() -> None:
+    root = DEPLOY.parent
+    ignored = (DEPLOY / "container" / "Containerfile.dockerignore").read_text("utf-8").splitlines()
+    allowed = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    assert "*" in ignored
+    copied = [words.split()[:-1] for name, words in instructions() if name == "COPY" and not words.startswith("--from")]
+    for source in (source for sources in copied for source in sources):
+        assert (root / source).exists(), source
+        assert source in allowed or str(Path(source).parent) in allowed, f"{source} is not sent to the engine"
+    stages = [words.split(" AS ")[1] for name, words in instructions() if name == "FROM"]
+    for name, words in instructions():
+        if name == "COPY" and words.startswith("--from="):
+            assert words.split()[0].removeprefix("--from=") in stages
+
+
+def test_the_image_takes_hashed_packages_and_runs_as_nobody_special() -> None:
+    assert re.search(r"^ARG PYTHON_IMAGE=docker\.io/library/python:3\.11\.\d+-slim-bookworm$", (DEPLOY / "container" / "Containerfile").read_text("utf-8"), re.M)
+    installs = [part for name, words in instructions() if name == "RUN" for part in words.split("&&") if "pip" in part and " install " in part]
+    assert len(installs) == 5
+    assert all("--require-hashes" in part or "--no-index" in part for part in installs)
+    final = {words.split(" AS ")[1]: number for number, (name, words) in enumerate(instructions()) if name == "FROM"}
+    for target in ("tdn", "spark"):
+        after = instructions()[final[target] :]
+        users = [words for name, words in after if name == "USER"]
+        assert users[0] == "10001:10001"
+    java = [words for name, words in instructions()[: final["spark"]] if "jre" in words]
+    assert not java
+    assert not [name for name, _ in instructions() if name == "ADD"]
+
+
+def test_both_images_of_a_manifest_are_those_that_are_built() -> None:
+    version = ast.literal_eval(re.search(r"^version = (.*)$", (DEPLOY.parent / "pyproject.toml").read_text("utf-8"), re.M)[1])  # type: ignore[index]
+    text = "".join(path.read_text("utf-8") for path in [*MANIFESTS, DEPLOY / "compose.yaml"])
+    assert set(re.findall(r"image: (tdn[a-z-]*:\S+)", text)) == {f"tdn:{version}", f"tdn-spark:{version}"}
+
+
+# --- no secrets ---
+
+SECRETS = {
+    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY"),
+    "a certificate": re.compile(r"-----BEGIN CERTIFICATE"),
+    "a signed statement": re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\."),
+    "a password, token or cookie with its value": re.compile(
+        r"(?i)\b(?:password|passwd|secret|token|cookie|api_?key)\b\s*[=:]\s*[\"']?(?!\$|<|/|\{|file:|none\b)[A-Za-z0-9+/_-]{12,}"
+    ),
+    "a long random word": re.compile(r"(?<![A-Za-z0-9+/=_.-])(?=[A-Za-z0-9+/]*\d)(?=[A-Za-z0-9+/]*[A-Z])(?=[A-Za-z0-9+/]*[a-z])[A-Za-z0-9+/]{32,}"),
+}
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_no_secret_is_in_the_files(path: Path) -> None:
+    text = path.read_text("utf-8")
+    for what, pattern in SECRETS.items():
+        assert not pattern.search(text), f"{path.name} holds {what}"
+    assert not any(one.get("kind") == "Secret" for one in OBJECTS), "secrets are made by commands, from files"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-----BEGIN EC PRIVATE KEY-----",
+        "-----BEGIN CERTIFICATE-----",
+        "spark.authenticate.secret = s3cr3tthatislong",
+        "password: hunter2hunter2",
+        'cookie = "ABCDEFGHIJKLMNOP"',
+        "eyJhbGciOiJFUzI1NiJ9.eyJ",
+        "value: Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MEFCQ0RF",
+    ],
+)
+def test_a_secret_would_be_noticed(text: str) -> None:
+    assert any(pattern.search(text) for pattern in SECRETS.values())

@@ -1,0 +1,300 @@
+"""The doctor on a home where nothing runs: healthy, and with one thing broken at a time. Real keys, certificates and stores; no broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tdn.doctor import files, reach
+from tdn.doctor.examination import examine
+from tdn.doctor.findings import Finding, State, exit_code, ok, problem, warning
+from tdn.doctor.stores import Store
+from tdn.errors import BrokerUnavailable, NoRoom, TdnError, TrustError, UsageError
+from tdn.local.ca import CertificateAuthority
+from tdn.local.home import HOME_VERSION, Home
+from tdn.local.network import Network
+from tdn.protocol.names import Role
+from tdn.store.schema import MIGRATIONS
+from tdn.store.view import View
+
+PATIENCE = 1.0
+
+
+@pytest.fixture(scope="module")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = Home(tmp_path_factory.mktemp("doctor") / "home")
+    operator = Network(home).operator
+    operator.found()
+    for role, name in ((Role.BROKER, "broker"), (Role.GUARD, "g1"), (Role.NODE, "n1"), (Role.NODE, "n2"), (Role.ENTITY, "alice")):
+        operator.issue(role, name)
+    home.management_password()
+    for node in ("n1", "n2"):
+        View(home.store(node)).close()
+    return home.folder
+
+
+@pytest.fixture
+def home(_made: Path, tmp_path: Path) -> Home:
+    folder = tmp_path / "home"
+    shutil.copytree(_made, folder)
+    folder.chmod(0o700)
+    return Home(folder)
+
+
+def problems(home: Home) -> list[Finding]:
+    return [finding for finding in findings(home) if finding.state is State.PROBLEM]
+
+
+def findings(home: Home) -> list[Finding]:
+    told: list[Finding] = []
+    found = examine(home, told.append, timeout_seconds=PATIENCE)
+    assert told == found
+    assert not [finding for finding in found if "the check itself failed" in finding.what], found
+    return found
+
+
+def only(home: Home, fragment: str, do: str, code: int) -> None:
+    """One problem, and it says what is wrong and what to do."""
+    found = problems(home)
+    assert len(found) == 1, found
+    assert fragment in found[0].what
+    assert do in (found[0].do or "")
+    assert exit_code(found) == code
+
+
+def test_a_healthy_home(home: Home) -> None:
+    found = findings(home)
+    assert [finding for finding in found if finding.state is State.PROBLEM] == []
+    assert exit_code(found) == 0
+    (silent,) = [finding for finding in found if finding.state is State.WARNING and finding.check == "processes"]
+    assert "nothing of this network runs here" in silent.what
+    assert {"home", "settings", "private files", "certificates", "disk", "revocations", "stores", "ports"} <= {
+        finding.check for finding in found
+    }
+    assert any("node n1 364" in finding.what or "node n1 365" in finding.what for finding in found)
+
+
+def test_it_changes_nothing(home: Home) -> None:
+    def state() -> dict[str, tuple[int, bytes]]:
+        paths = (path for path in home.folder.rglob("*") if path.is_file() and not path.name.endswith(("-shm", "-wal")))
+        return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+    before = state()
+    findings(home)
+    assert state() == before
+
+
+def test_no_secret_is_shown(home: Home) -> None:
+    for path in home.folder.rglob("key.pem"):
+        path.chmod(0o644)
+    (home.folder / "network" / "management-password").chmod(0o644)
+    told = "\n".join(json.dumps(finding.as_object()) for finding in findings(home))
+    secrets = [(home.folder / "network" / "management-password").read_text()]
+    secrets += [line for path in home.folder.rglob("key.pem") for line in path.read_text().splitlines() if "--" not in line]
+    assert not [secret for secret in secrets if secret in told]
+
+
+def test_no_home(tmp_path: Path) -> None:
+    only(Home(tmp_path / "none"), "there is no home", "`tdn up` makes one", 2)
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "empty").mkdir()
+    only(Home(tmp_path / "empty"), "there is no network", "`tdn up` makes one", 2)
+
+
+def test_a_newer_home(home: Home) -> None:
+    (home.folder / "home.json").write_text(json.dumps({"version": HOME_VERSION + 1}))
+    (found,) = problems(home)
+    assert f"of version {HOME_VERSION + 1}" in found.what
+    assert exit_code([found]) == 2
+
+
+def test_settings_with_a_mistake(home: Home) -> None:
+    (home.folder / "nodes" / "n1" / "node.toml").write_text("[limits]\nquery_secs = 1\n")
+    only(home, "did you mean query_seconds?", "there are", 2)
+    (home.folder / "tdn.toml").write_text("[broker]\nmode = 'rented'\n")
+    found = findings(home)
+    assert exit_code(found) == 2
+    assert any("are not looked at without them" in finding.what for finding in found)
+
+
+@pytest.mark.parametrize("name", ["nodes/n1/key.pem", "entities/alice/key.pem", "ca/root.key", "network/management-password"])
+def test_a_key_that_others_can_read(home: Home, name: str) -> None:
+    (home.folder / name).chmod(0o644)
+    only(home, "everybody on this machine can reach", f"chmod 600 {home.folder / name}", 4)
+
+
+def reissue(home: Home, role: Role, name: str, *, begun: timedelta, life: timedelta) -> None:
+    """A certificate from a CA whose clock is elsewhere."""
+    moment = datetime.now(UTC) + begun
+    authority = CertificateAuthority(home.folder / "ca", clock=lambda: moment)
+    for register in (authority.folder / "issued.jsonl",):
+        register.write_text("")
+    authority.issue(role, name, home.credentials(role, name), lifetime=life)
+
+
+def test_an_expired_certificate(home: Home) -> None:
+    reissue(home, Role.NODE, "n1", begun=timedelta(minutes=-30), life=timedelta(minutes=10))
+    only(home, "node n1: the certificate expired at", "`tdn ca issue n1 --node`", 4)
+
+
+def test_a_certificate_of_tomorrow(home: Home) -> None:
+    reissue(home, Role.GUARD, "g1", begun=timedelta(days=1), life=timedelta(days=90))
+    only(home, "guard g1: the certificate is not valid before", "look at the clock", 4)
+
+
+def test_a_certificate_that_ends_soon(home: Home) -> None:
+    reissue(home, Role.NODE, "n1", begun=timedelta(minutes=-30), life=timedelta(days=12))
+    found = findings(home)
+    assert exit_code(found) == 0
+    assert any(finding.state is State.WARNING and "node n1: 11 days left" in finding.what for finding in found)
+
+
+def test_an_expired_entity_is_only_counted(home: Home) -> None:
+    reissue(home, Role.ENTITY, "alice", begun=timedelta(minutes=-30), life=timedelta(minutes=10))
+    found = findings(home)
+    assert exit_code(found) == 0
+    assert any("of 1 entities here, 1 have an expired certificate" in finding.what for finding in found)
+
+
+def test_another_ca(home: Home, tmp_path: Path) -> None:
+    stranger = CertificateAuthority(tmp_path / "stranger")
+    stranger.create()
+    stranger.issue(Role.NODE, "n1", home.credentials(Role.NODE, "n1"))
+    only(home, "node n1: the certificate does not lead to a trusted root", "`tdn ca issue n1 --node`", 4)
+    (home.credentials(Role.NODE, "n1") / "trust.pem").write_bytes((home.folder / "ca" / "root.pem").read_bytes())
+    only(home, "node n1: the certificate does not lead to a trusted root", "`tdn ca issue n1 --node`", 4)
+
+
+def test_a_key_of_another_certificate(home: Home) -> None:
+    other = ec.generate_private_key(ec.SECP256R1())
+    pem = other.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (home.folder / "nodes" / "n1" / "key.pem").write_bytes(pem)
+    only(home, "node n1: key.pem and cert.pem do not belong together", "`tdn ca issue n1 --node`", 4)
+
+
+def test_a_guard_without_its_name(home: Home) -> None:
+    CertificateAuthority(home.folder / "ca").issue(Role.GUARD, "g1", home.credentials(Role.GUARD, "g1"), hosts=("guard.example",))
+    assert not {"localhost"} & set(
+        files.hosts_of(x509.load_pem_x509_certificate((home.folder / "guards/g1/cert.pem").read_bytes()))
+    )
+    only(home, "guard g1: the certificate does not name localhost", "--host localhost", 4)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "no database"])
+def test_a_damaged_store(home: Home, damage: str) -> None:
+    path = home.store("n1")
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        # The b-tree of the second page on: its header and cells.
+        for place in range(4096, len(content), 4096):
+            content[place : place + 16] = b"\xff" * 16
+    elif damage == "cut":
+        del content[len(content) // 2 :]
+    else:
+        content[:100] = b"x" * 100
+    path.write_bytes(content)
+    found = problems(home)
+    assert found
+    assert exit_code(found) == 4
+    assert all(finding.check == "stores" and "node n1" in finding.what for finding in found)
+    assert f"rm {path}*" in (found[0].do or "")
+
+
+def test_a_store_of_a_newer_build(home: Home) -> None:
+    with contextlib.closing(sqlite3.connect(home.store("n2"))) as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    only(home, f"the store is of version {len(MIGRATIONS) + 1}", "install the newer build", 4)
+
+
+def fill(store: Path, records: list[tuple[int, str, bytes]]) -> None:
+    with contextlib.closing(sqlite3.connect(store)) as db, db:
+        for seq, head, raw in records:
+            db.execute("INSERT INTO records VALUES (?, ?, 'tick', 'accepted', '{}', ?, ?, NULL, NULL)", (seq, seq, head, raw))
+        db.execute("UPDATE position SET seq = ?, offset = ?, head = ?", (records[-1][0], records[-1][0], records[-1][1]))
+
+
+def test_stores_that_disagree(home: Home) -> None:
+    fill(home.store("n1"), [(1, "aa", b"x")])
+    fill(home.store("n2"), [(1, "bb", b"y")])
+    only(home, "they disagree at record 1", "tdn down", 4)
+
+
+def test_a_record_that_was_changed(home: Home) -> None:
+    """What SQLite cannot notice, the hash chain does."""
+    fill(home.store("n1"), [(1, "aa", b"x"), (2, "not the hash of aa and y", b"y")])
+    found = problems(home)
+    assert any("record 2 is not what the hash chain says" in finding.what for finding in found)
+    assert exit_code(found) == 4
+
+
+def test_pending_revocations(home: Home) -> None:
+    (home.pending / "revoke-entity-bob.jws").write_text("x")
+    found = findings(home)
+    assert exit_code(found) == 0
+    assert any("1 not in the log yet: revoke-entity-bob" in finding.what for finding in found)
+
+
+def test_why_a_process_ended(home: Home) -> None:
+    home.report("node-n1", {"pid": os.getpid(), "ready": False, "ended": TrustError("it is void; issue it anew").as_object()})
+    only(home, "node n1 ended by itself: it is void", "issue it anew", 4)
+
+
+def test_a_node_that_systemd_started(home: Home) -> None:
+    """Not our child: it says itself that it is there, and how it is."""
+    home.report("node-n1", {"pid": os.getpid(), "ready": False, "why": "the disk is full"})
+    found = problems(home)
+    assert any("node n1 is not ready: the disk is full" in finding.what for finding in found)
+    assert any("node n2 does not run" in finding.what for finding in found)
+
+
+def test_a_full_disk(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(home.folder)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    only(home, "0.0 of", "free some room", 5)
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[Finding]:
+    """The clock check with a node whose last tick lies so far in the future."""
+
+    class Said:
+        def __init__(self, path: Path) -> None: ...
+        def close(self) -> None: ...
+        def get(self, space: str, key: str) -> dict[str, str]:
+            return {"time": "2027-01-01T00:00:00Z"}
+
+        def all(self, space: str) -> list[tuple[str, dict[str, str]]]:
+            at = datetime.now(UTC) + timedelta(seconds=seconds)
+            return [("n1", {"at": f"{at:%Y-%m-%dT%H:%M:%SZ}"})]
+
+    monkeypatch.setattr(reach, "Reader", Said)
+    monkeypatch.setattr(reach.principals, "log_time", lambda reader: datetime.now(UTC))
+    return reach.look_at_clock([Store("node n1", Path("x"), 1, 1, "")], ["n1"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state"), [(0, State.OK), (-30, State.OK), (30, State.WARNING), (300, State.PROBLEM), (-300, State.WARNING)]
+)
+def test_clocks(monkeypatch: pytest.MonkeyPatch, seconds: float, state: State) -> None:
+    assert next(iter(ticking(monkeypatch, seconds))).state is state
+
+
+def test_the_exit_code_is_that_of_the_cause() -> None:
+    trouble = {kind: problem("x", kind, "what") for kind in (TrustError, UsageError, NoRoom, BrokerUnavailable, TdnError)}
+    assert exit_code([]) == 0
+    assert exit_code([ok("x", "fine"), warning("x", "hm")]) == 0
+    assert exit_code(trouble.values()) == 4
+    assert exit_code([trouble[BrokerUnavailable], trouble[UsageError]]) == 2
+    assert exit_code([trouble[BrokerUnavailable], trouble[NoRoom]]) == 5
+    assert exit_code([trouble[TdnError], trouble[BrokerUnavailable]]) == 3
+    assert exit_code([trouble[TdnError]]) == 1
