@@ -252,7 +252,10 @@ class Session:
                     continue
                 heard = True
                 if reply.kind == "error":
-                    raise from_object(reply.body)
+                    error = from_object(reply.body)
+                    if "hello" in error.detail:
+                        self._session = None
+                    raise error
                 yield reply
 
     async def change(

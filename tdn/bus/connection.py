@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import re
 import ssl
@@ -25,11 +26,16 @@ from pika.credentials import ExternalCredentials
 from tdn.errors import BrokerUnavailable, LoginRefused, Refused, TdnError, TrustError
 from tdn.trust.credentials import Credentials
 
+logger = logging.getLogger(__name__)
+
 #: What a guard gives the broker as the reason when it cuts off a login that the log has ended.
 CUT_OFF = "the key was revoked or superseded"
 #: Seconds between heartbeats. A dead peer is noticed within two of them.
 HEARTBEAT_SECONDS = 20
 _CONNECT_SECONDS = 10
+#: How long a broker may take to answer a request on an open connection. One that hangs keeps its connections, and shows it by heartbeats only after
+#: forty seconds; one whose queue has no leader says nothing at all, for as long as that lasts.
+_ANSWER_SECONDS = 15.0
 #: How long a broker may take before the next one is tried beside it. Connecting takes 11 ms where nothing else is going on.
 _NEXT_SECONDS = 1.5
 
@@ -242,9 +248,9 @@ class Connection:
             self._raw.channel(on_open_callback=lambda opened: _settle(waiting, opened))
         except foreign.AMQPError as error:
             raise translate(error, who=self._who) from error
-        await asyncio.wait([waiting, self.closed], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([waiting, self.closed], return_when=asyncio.FIRST_COMPLETED, timeout=_ANSWER_SECONDS)
         if not waiting.done():
-            raise self.closed.result()
+            raise self.closed.result() if self.closed.done() else _unanswered()
         channel = Channel(waiting.result())
         if prefetch:
             await channel.prefetch(prefetch)
@@ -325,22 +331,26 @@ class Channel:
         arguments: dict[str, Any] | None = None,
     ) -> str:
         def deliver(_: Any, method: Any, properties: Any, body: bytes) -> None:
-            on_delivery(
-                Delivery(
-                    tag=method.delivery_tag,
-                    body=body,
-                    headers=properties.headers or {},
-                    reply_to=_text(properties.reply_to),
-                    routing_key=method.routing_key,
-                    redelivered=method.redelivered,
-                    correlation=_text(properties.correlation_id),
-                    login=_text(properties.user_id),
-                    message_id=_text(properties.message_id),
-                    content_type=_text(properties.content_type),
-                    sent=properties.timestamp if isinstance(properties.timestamp, int) else None,
-                    exchange=method.exchange,
-                )
+            delivery = Delivery(
+                tag=method.delivery_tag,
+                body=body,
+                headers=properties.headers or {},
+                reply_to=_text(properties.reply_to),
+                routing_key=method.routing_key,
+                redelivered=method.redelivered,
+                correlation=_text(properties.correlation_id),
+                login=_text(properties.user_id),
+                message_id=_text(properties.message_id),
+                content_type=_text(properties.content_type),
+                sent=properties.timestamp if isinstance(properties.timestamp, int) else None,
+                exchange=method.exchange,
             )
+            try:
+                on_delivery(delivery)
+            except Exception:
+                # pika drops the connection without a word; whoever comes back meets the same message again.
+                logger.exception("a delivery could not be taken")
+                raise
 
         tag_holder: list[str] = []
 
@@ -432,9 +442,12 @@ class Channel:
         self._waiting.add(waiting)
         try:
             method(*args, callback=lambda frame: _settle(waiting, frame), **kwargs)
-            return await waiting
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return await waiting
         except foreign.AMQPError as error:
             raise translate(error) from error
+        except TimeoutError as error:
+            raise _unanswered() from error
         finally:
             self._waiting.discard(waiting)
 
@@ -467,6 +480,10 @@ class Channel:
                 # Retrieved here too: a publisher that did not wait is not to be told by a warning at exit.
                 waiting.exception()
         self._unconfirmed.clear()
+
+
+def _unanswered() -> BrokerUnavailable:
+    return BrokerUnavailable(f"the broker has not answered for {_ANSWER_SECONDS:.0f} s")
 
 
 def _text(value: Any) -> str | None:

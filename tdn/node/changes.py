@@ -31,15 +31,19 @@ from tdn.trust.replay import MAX_CHANGE_LIFE
 
 logger = logging.getLogger(__name__)
 
-#: How long the broker may take to confirm a record, or to hand it to us. A stream whose leader was killed can forget a record on its way, and says nothing:
-#: whoever then waits on that connection waits for ever.
-_APPENDED_SECONDS = 8.0
+#: How long a record may take into the log and back to us. A stream whose leader was killed can forget a record on its way, or a reader of it, and says
+#: nothing: whoever then waits on that connection waits for ever.
+_DECIDED_SECONDS = 10.0
 
 KINDS = frozenset(RULES)
 
 
 class NoLongerCurrent(Refused):
     """The log judged our own record void: this node's certificate was superseded or revoked."""
+
+
+class LogStands(BrokerUnavailable):
+    """The log takes no records over this connection, or gives none back. Another connection may do better."""
 
 
 class Changes:
@@ -134,18 +138,19 @@ class Changes:
         decided = self._replica.expect(raw)
         began = time.monotonic()
         try:
-            with trail.step("append"):
-                confirmed = self._appender.append(raw)
-                # Whichever fails first. The outcome alone is enough: what we read from the log is in it.
-                either: list[asyncio.Future[Any]] = [confirmed, decided]
-                done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=_APPENDED_SECONDS)
-                if not done:
-                    raise BrokerUnavailable("the log did not take a record in time; connecting anew")
-                if confirmed.done():
-                    confirmed.result()
-            self._appended(time.monotonic() - began)
-            with trail.step("apply"):
-                outcome = await decided
+            async with asyncio.timeout(_DECIDED_SECONDS):
+                with trail.step("append"):
+                    confirmed = self._appender.append(raw)
+                    # Whichever fails first. The outcome alone is enough: what we read from the log is in it.
+                    either: list[asyncio.Future[Any]] = [confirmed, decided]
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                    if confirmed.done():
+                        confirmed.result()
+                self._appended(time.monotonic() - began)
+                with trail.step("apply"):
+                    outcome = await decided
+        except TimeoutError as error:
+            raise LogStands(f"a record was not in the log and back within {_DECIDED_SECONDS:.0f} s; connecting anew") from error
         finally:
             self._replica.forget(raw)
         return outcome

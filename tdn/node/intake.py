@@ -25,7 +25,7 @@ from tdn.bus.direct import DirectReplies
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
 from tdn.node.answering import Answering
-from tdn.node.changes import Changes, NoLongerCurrent, require_accepted
+from tdn.node.changes import Changes, LogStands, NoLongerCurrent, require_accepted
 from tdn.node.guards import Guards
 from tdn.node.observed import Observed
 from tdn.node.questions import Answer
@@ -164,6 +164,9 @@ class Intake:
             # Not acknowledged: it comes again, here or at another node.
             trail.ended(trail.UNFINISHED)
             logger.info("left unfinished: %s", error)
+            if isinstance(error, LogStands):
+                # This connection is open and of no use; what was taken over it comes again only when it ends.
+                self._break(error)
             return
         except (LogDiverged, UnknownRules, NoLongerCurrent) as error:
             trail.ended(trail.UNFINISHED)
@@ -341,7 +344,8 @@ class Intake:
         try:
             await topology.follow(channel, question.signer.name, question.reply, change_topic)
         except BrokerUnavailable as error:
-            raise Refused("your reply queue is not there any more; say hello again") from error
+            # Gone, or away with its broker; or the guard could not be asked. Another one, by another hello, will do.
+            raise BrokerUnavailable("your reply queue is not there at the moment; say hello again", detail={"hello": True}) from error
         finally:
             await channel.close()
 

@@ -42,6 +42,8 @@ _IN_PLACE = 4
 _LINGER_SECONDS = 0.02
 #: How long the broker may take to deliver a record that the log must hold.
 _RESUME_SECONDS = 20.0
+#: A log that gives nothing for so long is looked at: ticks come more often than that wherever a node is.
+_SILENT_SECONDS = 15.0
 #: How long a log that seems to hold nothing, although the store does, may take to deliver a first record. Rare, and a costly mistake.
 _GONE_SECONDS = 5.0
 
@@ -111,7 +113,7 @@ class Replica:
         follower = await self._find_place(connection)
         self._note_place()
         while True:
-            records = await follower.batch(_BATCH)
+            records = await self._next(connection, follower)
             if self._view.position.seq == 0:
                 _require_beginning(*records[0])
             if self._unplaced:
@@ -120,6 +122,16 @@ class Replica:
                 await self._linger()
                 records += follower.arrived(_BATCH)
             await self._take(records)
+
+    async def _next(self, connection: Connection, follower: log.Follower) -> list[tuple[int, bytes]]:
+        """What the log goes on with, however late. A stream whose leader was killed may forget a reader: a node would then decide nothing, and a
+        guard would be sure of what has long changed."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    return await follower.batch(_BATCH)
+            if await log.last_offset(connection) > self._found_offset:
+                return await self._await_batch(follower)
 
     async def read_to_end(self, connection: Connection) -> None:
         """Return when what the log holds now has been read here: for whoever is about to append what it lacks."""

@@ -287,7 +287,7 @@ async def test_lists_hold_among_entities(silence: Silence, connect: Connect) -> 
 async def test_an_entity_that_no_node_ever_knew(silence: Silence) -> None:
     """T17: it has no queue for answers, and is told so; exit 3."""
     newcomer = silence.network.entity("newcomer")
-    words = ("--home", silence.network.home.folder, "--as", newcomer.name, "--timeout", "1s", "--json")
+    words = ("--home", silence.network.home.folder, "--as", newcomer.name, "--timeout", "5s", "--json")
     ran = await asyncio.to_thread(run, "entity", *words, "discover", "--string", "harbour")
     assert (ran.code, ran.error["error"], ran.out) == (3, "unreachable", "")
     assert "only by those that a node knew before" in ran.error["message"]

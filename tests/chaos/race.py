@@ -91,7 +91,7 @@ class Recording(Session):
         sent = self._books.sent.get(f"{self.credentials.identity.name.principal}/{delivery.correlation}")
         if sent is not None:
             with contextlib.suppress(TdnError):
-                reply = self._read(delivery.body)
+                reply = self._believing.read(delivery.body)
                 sent.answers.append(Answer(reply.kind, reply.body, payload_of(reply.tail) if reply.tail else None))
                 self._books.serve("change")
         super()._on_reply(delivery)

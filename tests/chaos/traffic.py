@@ -81,14 +81,23 @@ class Owner:
         traffic = self._market.traffic
         # An owner may do both, from the beginning.
         traffic.held += [Held(self.name, right, topic, 0.0) for right in (PUBLISH, SUBSCRIBE)]
-        one = Message(f"opening-{next(_IDS)}", topic, self.name, time.monotonic())
-        traffic.messages[one.id] = one
-        async with self._client.publisher(topic) as publisher:
-            # Under an id that we know, whatever becomes of it.
-            await publisher.publish(one.id, message_id=one.id)
-        one.taken = time.monotonic()
+        await self._speak(topic, 0.0)
         self._market.topics[self.name] = topic
         return topic
+
+    async def _speak(self, topic: str, seconds: float) -> None:
+        """Publish for so long, once at least: whoever may read has something to read, and whoever may no longer has something to miss."""
+        until = time.monotonic() + seconds
+        async with self._client.publisher(topic) as publisher:
+            while True:
+                one = Message(f"owner-{next(_IDS)}", topic, self.name, time.monotonic())
+                self._market.traffic.messages[one.id] = one
+                # Under an id that we know, whatever becomes of it.
+                await publisher.publish(one.id, message_id=one.id)
+                one.taken = time.monotonic()
+                if time.monotonic() >= until:
+                    return
+                await asyncio.sleep(_PACE_SECONDS)
 
     async def _round(self, topic: str) -> None:
         right = self._dice.choice((PUBLISH, SUBSCRIBE))
@@ -96,13 +105,14 @@ class Owner:
         held = Held(entity, right, topic, time.monotonic())
         self._market.traffic.held.append(held)
         granted = await self._client.grants.give(right, topic, entity, lifetime=_AGES)
-        await asyncio.sleep(self._dice.uniform(0.1, 1.5))
+        await self._speak(topic, self._dice.uniform(0.1, 2.0))
         revoked = await self._client.grants.revoke(granted.id)
         if revoked.fenced or revoked.unconfirmed:
             self.unconfirmed += 1
             raise NoNodeAnswered("not every guard has said that it is done")
         held.ends = time.monotonic()
         self.ended += 1
+        await self._speak(topic, 0.0)
 
 
 class Insistent:

@@ -310,6 +310,36 @@ async def test_a_broker_that_delivers_nothing_is_no_other_log(path: Path, monkey
         await is_placed(path, stream)
 
 
+async def test_a_reader_that_the_broker_has_forgotten(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T21, T22: it notices that the log goes on without it, and connects anew; one that is silent because nothing happens is left alone."""
+    stream = Stream(RECORDS)
+    monkeypatch.setattr(module, "_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_RESUME_SECONDS", 0.05)
+    looked: list[int] = []
+
+    async def look(connection: Any) -> int:
+        looked.append(len(RECORDS) - 1)
+        return looked[-1]
+
+    async with following(path, stream) as replica:
+        await until_caught_up(replica)
+        monkeypatch.setattr(stream, "last_offset", look)
+        while len(looked) < 3:
+            await asyncio.sleep(0.01)
+        await stream.append(REPEATED)
+        await replica.reached(len(RECORDS) + 1, within_seconds=5)
+        assert replica.found == len(RECORDS) + 1, "silence alone is no reason"
+
+    async def further(connection: Any) -> int:
+        return len(RECORDS) + 5
+
+    with pytest.raises(BrokerUnavailable, match="does not deliver"):
+        async with following(path, stream) as replica:
+            await until_caught_up(replica)
+            monkeypatch.setattr(stream, "last_offset", further)
+            await asyncio.sleep(1)
+
+
 # --- logs and stores that have lost their beginning ---
 
 
