@@ -191,8 +191,10 @@ class Session:
                 heard = True
                 yield reply
         if errors and not heard:
-            # The network refused us already, for a reason that it knew better.
-            raise self._away if isinstance(self._away, LoginRefused) else errors[0]
+            if self._away is not None and (isinstance(self._away, LoginRefused) or "unknown" in errors[0].detail):
+                # The network refused us already, for a reason that it knew better; or has never met us, and only a broker could change that.
+                raise self._away
+            raise errors[0]
 
     def _write_question(self, kind: str, body: Mapping[str, Any], node: Identity | None, message_id: str) -> bytes:
         """A question as it is sent."""

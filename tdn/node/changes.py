@@ -150,7 +150,9 @@ class Changes:
                 with trail.step("apply"):
                     outcome = await decided
         except TimeoutError as error:
-            raise LogStands(f"a record was not in the log and back within {_DECIDED_SECONDS:.0f} s; connecting anew") from error
+            raise LogStands(f"a record was not in the log and back within {_DECIDED_SECONDS:.0f} s") from error
+        except BrokerUnavailable as error:
+            raise LogStands(error.message, detail=error.detail) from error
         finally:
             self._replica.forget(raw)
         return outcome

@@ -92,6 +92,7 @@ class Intake:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open = True
         self._tasks: set[asyncio.Task[None]] = set()
+        self._traffic = Traffic(post.replica.reader, connection, post.guards, post.clock, feeds=post.feeds)
         # Two, so that nobody who cannot be named disturbs the first contact of those who can.
         self._welcomes = DirectReplies(post.brokers, post.credentials, post.vhost)
         self._strangers = DirectReplies(post.brokers, post.credentials, post.vhost)
@@ -100,8 +101,6 @@ class Intake:
         """Begin to take messages: changes and dead letters with all nodes, questions from this node's own queue."""
         self._answers = await self._channel()
         self._sessions = await self._channel()
-        post = self._post
-        self._traffic = Traffic(post.replica.reader, self._connection, post.guards, post.clock, feeds=post.feeds)
         self._changes = await self._channel(prefetch=_PREFETCH)
         self._questions = await self._channel(prefetch=_PREFETCH)
         self._tags = [
@@ -131,6 +130,7 @@ class Intake:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._traffic.close()
         await self._welcomes.close()
         await self._strangers.close()
 
@@ -161,12 +161,14 @@ class Intake:
         try:
             await work(delivery)
         except BrokerUnavailable as error:
-            # Not acknowledged: it comes again, here or at another node.
+            # It comes again, here or at another node.
             trail.ended(trail.UNFINISHED)
             logger.info("left unfinished: %s", error)
             if isinstance(error, LogStands):
-                # This connection is open and of no use; what was taken over it comes again only when it ends.
+                # This connection is open and of no use; what was taken over it comes again when it ends.
                 self._break(error)
+            elif not channel.closed.done():
+                channel.nack(delivery.tag)
             return
         except (LogDiverged, UnknownRules, NoLongerCurrent) as error:
             trail.ended(trail.UNFINISHED)
@@ -272,19 +274,26 @@ class Intake:
         self._send(request, delivery, "welcome", body, with_chain=True)
 
     async def _dead(self, delivery: Delivery) -> None:
-        """What failed too often: its sender is told, and it is gone."""
+        """What failed too often is tried a last time; then its sender is told, and it is gone."""
         if _was_late(delivery):
             # A first contact that nobody took in time. Its sender has long said hello again.
             return
         self._post.counts["dead"] += 1
         trail.ended(trail.FAILED)
-        logger.error("a change failed %d times and was given up: %r", topology.DELIVERY_LIMIT, delivery.body[:200])
+        logger.error("a change failed %d times: %r", topology.DELIVERY_LIMIT, delivery.body[:200])
         try:
             request = await self._work.admit(delivery.body)
         except TdnError:
             return
-        error = Refused("the request failed too often inside the nodes and was given up; it had no effect unless a retry says so")
-        self._send(request, delivery, "error", error.as_object())
+        try:
+            # Once more: it may have failed because nodes or brokers were killed again and again.
+            await self._answer_change(request, delivery)
+        except TdnError:
+            raise
+        except Exception:
+            logger.exception("a change is given up")
+            error = Refused("the request failed too often inside the nodes and was given up; it had no effect unless a retry says so")
+            self._send(request, delivery, "error", error.as_object())
 
     async def _question(self, delivery: Delivery) -> None:
         post = self._post

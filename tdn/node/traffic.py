@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -31,8 +31,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How often something is tried to be made.
-_TRIES = 3
+#: How long it is tried to make something, for who asks and for a change that was decided, and the pause between two tries. A guard that has just
+#: started lets nobody make anything for a moment.
+_READY_SECONDS = 2.0
+_AFTER_SECONDS = 8.0
+_PAUSE_SECONDS = 0.2
 #: How long a guard is waited for before something is called ready all the same: whoever then finds a door closed tries again.
 _GUARD_SECONDS = 2.0
 #: How long what was made is taken to be there, and for how many topics.
@@ -69,38 +72,67 @@ class Traffic:
         self._opened_channel: Channel | None = None
         self._guards = guards
         self._clock = clock
-        #: Exchanges that were made, each with the queues that were bound to it.
-        self._made: dict[str, set[str]] = {}
+        #: Exchanges that were made, each with the feeds whose queues were bound to it.
+        self._made: dict[str, set[Feed]] = {}
         self._since = time.monotonic()
+        self._checking: set[asyncio.Task[None]] = set()
 
     def on_applied(self, applied: Applied) -> None:
-        """Where somebody may have lost a right, a guard may unbind: it is bound again when it is asked for again."""
+        """Where somebody may have lost a right, a guard may unbind: it is bound again when it is asked for again. And what this node has bound is
+        looked at once more: a guard that knew of the loss before this node did may have looked before it was bound."""
+        lost: dict[str, set[Feed]] = {}
         for _, outcome in applied:
             touched = feeds.losses(outcome.writes)
             if touched.trees or touched.entities:
+                lost |= self._made
                 self._made.clear()
             for topic in touched.topics:
-                self._made.pop(topic, None)
+                lost[topic] = lost.get(topic, set()) | self._made.pop(topic, set())
+        if any(lost.values()):
+            task = asyncio.create_task(self._look_again(lost))
+            self._checking.add(task)
+            task.add_done_callback(self._checking.discard)
+
+    async def close(self) -> None:
+        for task in self._checking:
+            task.cancel()
+        await asyncio.gather(*self._checking, return_exceptions=True)
+
+    async def _look_again(self, bound: Mapping[str, Collection[Feed]]) -> None:
+        try:
+            for number, (topic, several) in enumerate(bound.items()):
+                if number % _PORTION == _PORTION - 1:
+                    await asyncio.sleep(0)
+                for feed in several:
+                    if not feeds.gets(self._state, feed, topic, self._clock()):
+                        await self._unbind(feed, topic)
+        except BrokerUnavailable as error:
+            # The guards have looked, or will.
+            logger.info("what was bound before a right was lost could not be looked at: %s", error)
 
     async def ready(self, question: Envelope, seq: int) -> dict[str, Any]:
         """Answer `use`: make ready what publishing or subscribing needs, or say which change must come first."""
-        return await self._until_made(lambda: self._ready(question, seq))
+        return await self._until_made(lambda: self._ready(question, seq), _READY_SECONDS)
 
     async def after(self, request: Envelope, seq: int) -> None:
         """What a change that was decided asks for at the broker, before its sender hears of it."""
-        await self._until_made(lambda: self._after(request, seq))
+        await self._until_made(lambda: self._after(request, seq), _AFTER_SECONDS)
 
-    async def _until_made(self, make: Callable[[], Awaitable[T]]) -> T:
-        """A queue that a guard deletes between its declaration and its binding closes the channel, and no more than that: it is tried again."""
-        for _ in range(_TRIES):
+    async def _until_made(self, make: Callable[[], Awaitable[T]], seconds: float) -> T:
+        """A queue that a guard deletes between its declaration and its binding closes the channel, and no more than that: it is tried again. What
+        cannot be made is no refusal: the change that asks for it is in the log."""
+        deadline = time.monotonic() + seconds
+        while True:
             try:
                 return await make()
             except BrokerUnavailable as error:
                 if self._connection.closed.done():
                     raise
-                logger.info("something for a topic could not be made, and is tried again: %s", error)
+                logger.info("something for a topic could not be made: %s", error)
                 self._made.clear()
-        raise Refused("what the topic needs at the broker could not be made; try again")
+                if time.monotonic() >= deadline:
+                    raise BrokerUnavailable(f"what the topic needs at the broker cannot be made at the moment: {error.message}") from error
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _channel(self) -> Channel:
         if self._opened_channel is None or self._opened_channel.closed.done():
@@ -160,7 +192,7 @@ class Traffic:
                 continue
             await self._exchange(uuid)
             for feed in list(feeds.reaching(self._state, uuid, self._clock())):
-                if feed.queue not in self._made.get(uuid, ()):
+                if feed not in self._made.get(uuid, ()):
                     try:
                         await self._queue(feed)
                         await self._bind(feed, uuid)
@@ -176,7 +208,7 @@ class Traffic:
                 await self._exchange(topic)
                 await self._bind(feed, topic)
         now = feeds.feed_of(self._state, feed.subject, feed.entity)
-        if now is None or now.queue != feed.queue:
+        if now is None or now.queue != feed.queue or not feeds.lasts(self._state, feed, self._clock()):
             # It ended while it was made, and a guard may have looked before.
             await (await self._channel()).delete_queue(queue)
 
@@ -203,10 +235,18 @@ class Traffic:
         queue = names.feed_queue(feed.entity, feed.subject, feed.queue)
         await (await self._channel()).bind_queue(queue, uuid)
         if feeds.gets(self._state, feed, uuid, self._clock()):
-            self._made.setdefault(uuid, set()).add(feed.queue)
+            self._made.setdefault(uuid, set()).add(feed)
         else:
             # The right was lost while it was bound, and a guard may have looked before.
-            await (await self._channel()).unbind_queue(queue, uuid)
+            await self._unbind(feed, uuid)
+
+    async def _unbind(self, feed: Feed, uuid: str) -> None:
+        """End what a lost right leaves: the binding; of a subscription to this topic alone, its queue."""
+        queue, channel = names.feed_queue(feed.entity, feed.subject, feed.queue), await self._channel()
+        if feed.single:
+            await channel.delete_queue(queue)
+        else:
+            await channel.unbind_queue(queue, uuid)
 
     def _forget_now_and_then(self) -> None:
         if time.monotonic() - self._since > _REMEMBERED_SECONDS or len(self._made) > _MOST_REMEMBERED:

@@ -1,7 +1,7 @@
 """The whole under load and faults (T22): trees that most requests must lose to, rights that come and go, watchers, publishers, readers and
 askers; meanwhile processes are killed and paused, connections cut, stalled and lost, a disk is full and a clock jumps. Then a checker.
 
-Run with TDN_CHAOS=short, or by `make chaos` (TDN_CHAOS=long), which goes on for minutes. It says its seed; TDN_CHAOS_SEED begins with another,
+A short form runs with all tests; `make chaos` (TDN_CHAOS=long) goes on for minutes. It says its seed; TDN_CHAOS_SEED begins with another,
 TDN_CHAOS_SECONDS is how long faults are made, TDN_CHAOS_BROKERS and TDN_CHAOS_NODES how many there are of each. The long form writes its
 figures to the file that TDN_CHAOS_REPORT names.
 """
@@ -39,14 +39,10 @@ OWNERS = 3 if LONG else 2
 #: The others have tests of their own in tests/broker/test_faults.py, or take too long for every day.
 SHORT = ("kill a node", "kill the guard", "cut connections", "fill the disk", "jump of a clock", "kill a broker")
 
-#: Neither form has been seen to come to its end yet (docs/reliability.md): until one has, neither decides about a change.
-WANTED = "TDN_CHAOS" in os.environ
-
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.chaos,
     pytest.mark.timeout(3000 if LONG else 600),
-    pytest.mark.skipif(not WANTED, reason="only by `make chaos`, or with TDN_CHAOS=short"),
 ]
 
 

@@ -226,6 +226,15 @@ async def test_whom_the_guard_refuses_hears_that(people: People) -> None:
     await session.close()
 
 
+async def test_who_is_new_hears_that_the_broker_is_away(people: People) -> None:
+    """A hello would be good advice if there were a broker to say it to."""
+    unknown = TrustError("the certificate is not known to the network; enrol with a hello first", detail={"unknown": "x"}).as_object()
+    session = Played(people, broker=GONE, answer=lambda question: [reply(people, question, "error", unknown)])
+    with pytest.raises(BrokerUnavailable, match="nobody listens there"):
+        await ask(session)
+    await session.close()
+
+
 async def test_replies_that_are_not_believed(people: People) -> None:
     """Signed by an entity, for another question, by another node than was asked, or in the open: as over the broker."""
 

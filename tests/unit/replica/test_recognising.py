@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -315,17 +315,17 @@ async def test_a_reader_that_the_broker_has_forgotten(path: Path, monkeypatch: p
     stream = Stream(RECORDS)
     monkeypatch.setattr(module, "_SILENT_SECONDS", 0.05)
     monkeypatch.setattr(module, "_RESUME_SECONDS", 0.05)
-    looked: list[int] = []
+    looked = asyncio.Semaphore(0)
 
     async def look(connection: Any) -> int:
-        looked.append(len(RECORDS) - 1)
-        return looked[-1]
+        looked.release()
+        return len(RECORDS) - 1
 
     async with following(path, stream) as replica:
         await until_caught_up(replica)
         monkeypatch.setattr(stream, "last_offset", look)
-        while len(looked) < 3:
-            await asyncio.sleep(0.01)
+        for _ in range(3):
+            await looked.acquire()
         await stream.append(REPEATED)
         await replica.reached(len(RECORDS) + 1, within_seconds=5)
         assert replica.found == len(RECORDS) + 1, "silence alone is no reason"
@@ -333,11 +333,17 @@ async def test_a_reader_that_the_broker_has_forgotten(path: Path, monkeypatch: p
     async def further(connection: Any) -> int:
         return len(RECORDS) + 5
 
+    monkeypatch.setattr(stream, "last_offset", Stream.last_offset.__get__(stream))
     with pytest.raises(BrokerUnavailable, match="does not deliver"):
-        async with following(path, stream) as replica:
-            await until_caught_up(replica)
-            monkeypatch.setattr(stream, "last_offset", further)
-            await asyncio.sleep(1)
+        await _follows_until(path, stream, lambda: monkeypatch.setattr(stream, "last_offset", further))
+
+
+async def _follows_until(path: Path, stream: Stream, then: Callable[[], None]) -> None:
+    """Follow until something happens, and as long as it goes then."""
+    async with following(path, stream) as replica:
+        await until_caught_up(replica)
+        then()
+        await asyncio.sleep(1)
 
 
 # --- logs and stores that have lost their beginning ---
