@@ -7,12 +7,15 @@ sends back.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +29,7 @@ from spark.tables import CERTIFICATES, TABLES, TIME, Table
 from tdn.archive import segments
 from tdn.archive.manifest import SEGMENTS
 from tdn.errors import TdnError, TrustError
+from tdn.trust import signing
 from tdn.trust.certificates import TrustRoots, roots_from_ders
 
 Batches = Iterator[pa.RecordBatch]
@@ -82,20 +86,36 @@ def verifying(work: Work) -> Callable[[Batches], Batches]:
     """Tasks that verify every record and write its rows."""
 
     def one(portion: Portion) -> list[dict[str, Any]]:
+        signing.remember(0)
         trust = Trust(_roots(work.roots), _known(work.run, work.index, work.certificates), work.network)
         parts = _Parts()
         until: datetime | None = None
         for segment in _read(work, portion, ("seq", "at", "kind", "status", "raw", "effects")):
             until = pc.max(segment["at"]).as_py() or until
             for start in range(0, segment.num_rows, _AT_ONCE):
-                rows: dict[str, list[Any]] = {}
-                for seq, at, kind, status, raw, effects in _rows(segment.slice(start, _AT_ONCE)):
-                    for name, found in stage(seq, at, kind, status, raw, effects, trust).items():
-                        rows.setdefault(name, []).extend(found)
-                parts.add(rows)
+                with _uncollected():
+                    parts.add(_staged(segment.slice(start, _AT_ONCE), trust))
         return [{**told, "until": until} for told in parts.write(work, portion)]
 
     return _task(work, one)
+
+
+def _staged(records: pa.Table, trust: Trust) -> dict[str, list[dict[str, Any]]]:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for seq, at, kind, status, raw, effects in _rows(records):
+        for name, found in stage(seq, at, kind, status, raw, effects, trust).items():
+            rows.setdefault(name, []).extend(found)
+    return rows
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look through all of the rows again and again: nothing here refers to itself."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _task(work: Work, one: Callable[[Portion], list[dict[str, Any]]]) -> Callable[[Batches], Batches]:
@@ -157,7 +177,7 @@ class _Parts:
     def add(self, rows: dict[str, list[dict[str, Any]]]) -> None:
         for name, found in rows.items():
             if found:
-                self._tables.setdefault(name, []).append(pa.Table.from_pylist(found, schema=TABLES[name].schema))
+                self._tables.setdefault(name, []).append(_arrow(found, TABLES[name].schema))
 
     def write(self, work: Work, portion: Portion) -> list[dict[str, Any]]:
         """Each table as a file, ordered; and how many rows there are of each."""
@@ -171,6 +191,16 @@ class _Parts:
                 place.write(_parquet(ordered), *folder, *value, f"part-{portion.first:020}.parquet")
             told.append({"table": name, "rows": rows.num_rows})
         return told
+
+
+def _arrow(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as Arrow's. What a row does not name is null."""
+    try:
+        # Column by column without a step of Python's for each value; half the time of `from_pylist`.
+        columns = zip(*map(itemgetter(*schema.names), rows), strict=True)
+        return pa.Table.from_arrays([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+    except KeyError:
+        return pa.Table.from_pylist(rows, schema=schema)
 
 
 def _divided(table: Table, rows: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:

@@ -74,6 +74,8 @@ class Traffic:
         self._clock = clock
         #: Exchanges that were made, each with the feeds whose queues were bound to it.
         self._made: dict[str, set[Feed]] = {}
+        #: Queues that were declared.
+        self._declared: set[str] = set()
         self._since = time.monotonic()
         self._checking: set[asyncio.Task[None]] = set()
 
@@ -81,15 +83,17 @@ class Traffic:
         """Where somebody may have lost a right, a guard may unbind: it is bound again when it is asked for again. And what this node has bound is
         looked at once more: a guard that knew of the loss before this node did may have looked before it was bound."""
         lost: dict[str, set[Feed]] = {}
+        over: set[str] = set()
         for _, outcome in applied:
             touched = feeds.losses(outcome.writes)
+            over |= self._declared & {names.feed_queue(entity, subject, queue) for subject, entity, queue in touched.stale}
             if touched.trees or touched.entities:
                 lost |= self._made
                 self._made.clear()
             for topic in touched.topics:
                 lost[topic] = lost.get(topic, set()) | self._made.pop(topic, set())
-        if any(lost.values()):
-            task = asyncio.create_task(self._look_again(lost))
+        if over or any(lost.values()):
+            task = asyncio.create_task(self._look_again(lost, over))
             self._checking.add(task)
             task.add_done_callback(self._checking.discard)
 
@@ -98,8 +102,10 @@ class Traffic:
             task.cancel()
         await asyncio.gather(*self._checking, return_exceptions=True)
 
-    async def _look_again(self, bound: Mapping[str, Collection[Feed]]) -> None:
+    async def _look_again(self, bound: Mapping[str, Collection[Feed]], over: Iterable[str]) -> None:
         try:
+            for queue in over:
+                await (await self._channel()).delete_queue(queue)
             for number, (topic, several) in enumerate(bound.items()):
                 if number % _PORTION == _PORTION - 1:
                     await asyncio.sleep(0)
@@ -214,6 +220,7 @@ class Traffic:
 
     async def _queue(self, feed: Feed) -> str:
         """A subscription's queue, of the kind that it has: a network that has grown keeps those that it made on one broker."""
+        self._declared.add(names.feed_queue(feed.entity, feed.subject, feed.queue))
         for kind in self._kinds:
             try:
                 return await topology.declare_feed(await self._channel(), feed.entity, feed.subject, feed.queue, kind)
@@ -249,6 +256,7 @@ class Traffic:
             await channel.unbind_queue(queue, uuid)
 
     def _forget_now_and_then(self) -> None:
-        if time.monotonic() - self._since > _REMEMBERED_SECONDS or len(self._made) > _MOST_REMEMBERED:
+        if time.monotonic() - self._since > _REMEMBERED_SECONDS or max(len(self._made), len(self._declared)) > _MOST_REMEMBERED:
             self._made.clear()
+            self._declared.clear()
             self._since = time.monotonic()

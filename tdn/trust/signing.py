@@ -118,7 +118,7 @@ def verify(message: Unverified, key: EllipticCurvePublicKey) -> dict[str, Any]:
 #: Digests of what was signed with the signature, and whose key it was, for signatures that held. A node checks a request when it admits
 #: it and again when it applies it; the answer for the same bytes and the same key is the same.
 _held: OrderedDict[bytes, EllipticCurvePublicKey] = OrderedDict()
-_MAX_HELD = 4096
+_most_held = 4096
 #: r and s of P-256.
 _SIGNATURE_BYTES = 64
 
@@ -128,19 +128,34 @@ def _holds(signed: bytes, signature: bytes, key: EllipticCurvePublicKey) -> bool
     # node that remembered the one would have believed the other.
     if len(signature) != _SIGNATURE_BYTES:
         return False
+    if not _most_held:
+        return _check(signed, signature, key)
     content = hashlib.sha256(signature + signed).digest()
     if _held.get(content) is key:
         return True
+    if not _check(signed, signature, key):
+        return False
+    _held[content] = key
+    if len(_held) > _most_held:
+        with contextlib.suppress(KeyError):
+            _held.popitem(last=False)
+    return True
+
+
+def _check(signed: bytes, signature: bytes, key: EllipticCurvePublicKey) -> bool:
     r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
     try:
         key.verify(encode_dss_signature(r, s), signed, _ECDSA)
     except InvalidSignature:
         return False
-    _held[content] = key
-    if len(_held) > _MAX_HELD:
-        with contextlib.suppress(KeyError):
-            _held.popitem(last=False)
     return True
+
+
+def remember(most: int) -> None:
+    """How many signatures that held this process remembers. One that meets each message once, as an index's, remembers none: it would cost more than it saves."""
+    global _most_held
+    _most_held = most
+    _held.clear()
 
 
 def parse_payload(message: Unverified) -> dict[str, Any]:
@@ -218,6 +233,11 @@ _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_+/", b"+/!!")
 
 
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+#: What a segment may end with, by how many bytes of its last group are there: all six bits of a character are used, or two, or four.
+_LAST = (frozenset(_ALPHABET), frozenset(_ALPHABET[::16]), frozenset(_ALPHABET[::4]))
+
+
 def encode_segment(content: bytes) -> str:
     return binascii.b2a_base64(content, newline=False).translate(_TO_URL).rstrip(b"=").decode()
 
@@ -228,8 +248,7 @@ def decode_segment(segment: bytes) -> bytes:
         content = binascii.a2b_base64(segment.translate(_FROM_URL) + b"=" * (-len(segment) % 4), strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise MalformedMessage("not base64url", received=segment) from error
-    # Only the unused bits of the last character can differ; compare the last group alone.
-    rest = len(content) % 3
-    if b"=" in segment or (rest and encode_segment(content[-rest:]).encode() != segment[-(rest + 1) :]):
+    # Padding can stand at the end alone, and only the unused bits of the last character can differ: of all its spellings one has none of them set.
+    if segment and segment[-1] not in _LAST[len(content) % 3]:
         raise MalformedMessage("base64url with a second spelling", received=segment)
     return content
