@@ -187,7 +187,7 @@ class _Parts:
             table, rows = TABLES[name], pa.concat_tables(parts)
             folder = ("tables", name, f"batch={work.batch}")
             for value, divided in _divided(table, rows):
-                ordered = divided.sort_by([(column, "ascending") for column in table.order])
+                ordered = divided.combine_chunks().sort_by([(column, "ascending") for column in table.order])
                 place.write(_parquet(ordered), *folder, *value, f"part-{portion.first:020}.parquet")
             told.append({"table": name, "rows": rows.num_rows})
         return told

@@ -8,6 +8,7 @@ Arrow, whose RE2 is the one that defines the language (a test compares the two o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import pyarrow.compute as pc
 
@@ -28,13 +29,19 @@ _CONFINED = ("xpath", "xquery")
 _MANY = 500
 
 
+@lru_cache(maxsize=1)
+def _compiled(asked: tuple[Asked, ...]) -> tuple[list[tuple[Asked, Query]], Clues]:
+    """The queries of a job. Kept for the next task of the same job in this worker: compiling a thousand takes longer than asking them of a thousand topics."""
+    # Not by `compile_query`'s memory, which holds fewer than a job may have.
+    queries: list[tuple[Asked, Query]] = [(one, compile_query.__wrapped__(one.language, one.text)) for one in asked]
+    return queries, Clues(query.clue for _, query in queries)
+
+
 class Bulk:
     """The queries of a job in one task."""
 
     def __init__(self, asked: Sequence[Asked], confined: Confined) -> None:
-        # Not by `compile_query`'s memory, which holds fewer than a job may have.
-        self._queries: list[tuple[Asked, Query]] = [(one, compile_query.__wrapped__(one.language, one.text)) for one in asked]
-        self._clues = Clues(query.clue for _, query in self._queries)
+        self._queries, self._clues = _compiled(tuple(asked))
         self._confined = confined
         self._given_up: set[int] = set()
 

@@ -19,6 +19,9 @@ from tdn.protocol.times import format_time, parse_time
 
 #: Names in one SQL text. Beyond it, there are several questions.
 _AT_ONCE = 1_000
+#: Rows of a table that every worker is sent whole. Beyond it the topics go to where the rows are, with all of their text, which takes longer than asking
+#: queries of them; Spark by itself does so with every table whose size it does not know, an empty one too.
+_MOST_SENT = 2_000_000
 
 
 class Engine(Protocol):
@@ -83,7 +86,14 @@ def standing(engine: Engine, when: Moment, who: Asker | None) -> str:
     gone = _ended_above(engine, when)
     for start in range(0, len(gone), _AT_ONCE):
         conditions.append(f"a.uuid NOT IN ({_listed(gone[start : start + _AT_ONCE])})")
-    return f"SELECT {columns} FROM advertisements a {' '.join(joins)} WHERE {' AND '.join(conditions)}"
+    small = [alias for alias, table in (("c", "changes"), ("l", "access")) if _count(engine, table) <= _MOST_SENT]
+    # A comment to DuckDB.
+    hint = f"/*+ BROADCAST({', '.join(small)}) */ " if small else ""
+    return f"SELECT {hint}{columns} FROM advertisements a {' '.join(joins)} WHERE {' AND '.join(conditions)}"
+
+
+def _count(engine: Engine, table: str) -> int:
+    return sum(commit.rows.get(table, 0) for commit in engine.commits)
 
 
 def _latest(table: str, when: Moment) -> str:

@@ -77,7 +77,10 @@ class Topics:
     def all_searchable(self) -> pa.Array:
         """The same of all of them."""
         if self._all_texts is None:
-            self._all_texts = pa.array([self.searchable(row) for row in range(len(self))], pa.binary()).cast(pa.string())
+            kinds = self.column("descriptor_kind")
+            # Of these two it is what the column holds.
+            others = [None if kind in ("path", "xml") else self.searchable(row) for row, kind in enumerate(kinds)]
+            self._all_texts = pc.coalesce(self.arrow("path"), self.arrow("xml"), pa.array(others, pa.binary()).cast(pa.string()))
         return self._all_texts
 
     def _descriptor(self, row: int) -> dict[str, Any]:
