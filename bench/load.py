@@ -34,8 +34,8 @@ ENTITIES = int(os.environ.get("TDN_LOAD_ENTITIES", "1000"))
 PROCESSES = 4
 NODES = 2
 SECONDS = float(os.environ.get("TDN_LOAD_SECONDS", "90"))
-#: What an entity waits between two operations, on average: a thousand of them then ask for a hundred a second.
-THINK_SECONDS = float(os.environ.get("TDN_LOAD_THINK_SECONDS", "10"))
+#: What an entity waits between two operations, on average: a thousand of them then ask for forty a second. At 10 s two cores are full.
+THINK_SECONDS = float(os.environ.get("TDN_LOAD_THINK_SECONDS", "25"))
 _SAMPLE_SECONDS = 2.0
 _SETTLE_SECONDS = 6.0
 _TICKS = os.sysconf("SC_CLK_TCK")

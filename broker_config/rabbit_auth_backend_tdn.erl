@@ -1,4 +1,8 @@
-%% Stands between RabbitMQ and rabbit_auth_backend_http, which asks the guard, and remembers more of its yeses.
+%% Stands between RabbitMQ and rabbit_auth_backend_http, which asks the guard, keeps enough connections to it open, and remembers more of its yeses.
+%%
+%% Erlang's HTTP client keeps two connections, and for every question beyond those opens one more and closes it: a mutual TLS
+%% handshake each, of which a guard does a hundred a second. With a thousand entities at once (bench/load.py) the guard was so
+%% busy with them that it missed its own lease, and denied everybody everything.
 %%
 %% A channel remembers its last 12 decisions. Publishing to 13 topics in rotation, it asks the guard before each message,
 %% and publishes 1,800 a second instead of 27,000 (bench/grants.py). Here a channel remembers up to 10,000 topics.
@@ -22,10 +26,15 @@
 -define(OURS, rabbit_auth_backend_tdn).
 -define(RABBITMQS, permission_cache).
 
+%% Connections to the guard that are kept, and questions that wait for each of them. A guard answers in a millisecond.
+-define(CONNECTIONS, 32).
+-define(WAITING, 100).
+
 %% Topics that a channel remembers before it begins anew. Bounds its memory, at about 140 bytes a topic.
 -define(MOST, 10000).
 
 user_login_authentication(Username, Properties) ->
+    keep_connections(),
     rabbit_auth_backend_http:user_login_authentication(Username, as_its_own(Properties)).
 
 user_login_authorization(Username, Properties) ->
@@ -58,6 +67,16 @@ state_can_expire() ->
 
 expiry_timestamp(User) ->
     rabbit_auth_backend_http:expiry_timestamp(User).
+
+%% Once: nobody is asked about anything before a first login.
+keep_connections() ->
+    case persistent_term:get(?MODULE, unset) of
+        unset ->
+            ok = httpc:set_options([{max_sessions, ?CONNECTIONS}, {max_keep_alive_length, ?WAITING}]),
+            persistent_term:put(?MODULE, set);
+        set ->
+            ok
+    end.
 
 %% 4.x hands a backend the credentials of an earlier login under the backend's name, when a plugin logs in once more for
 %% its client. Under ours the HTTP backend would drop a password, and the guard would take it for a login by certificate.

@@ -20,7 +20,7 @@ from typing import Any
 import pika
 import pika.exceptions as foreign
 from pika.adapters.asyncio_connection import AsyncioConnection
-from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowAborted, AMQPConnectorException
+from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflow, AMQPConnectionWorkflowAborted, AMQPConnectorException
 from pika.credentials import ExternalCredentials
 
 from tdn.errors import BrokerUnavailable, LoginRefused, Refused, TdnError, TrustError
@@ -116,6 +116,20 @@ def _inside(error: BaseException) -> BaseException | None:
     """What pika has wrapped, if anything: the last of several tries, or the failure of a phase."""
     several = getattr(error, "exceptions", None) or [getattr(error, "exception", None), *error.args]
     return next((inner for inner in reversed(several) if isinstance(inner, BaseException)), None)
+
+
+def _tolerate_late_endings() -> None:
+    """pika (1.4.4) fails, with a traceback on the user's terminal, when a try to connect ends that was given up before."""
+    ended = AMQPConnectionWorkflow._on_connector_done
+
+    def on_connector_done(workflow: Any, outcome: Any) -> None:
+        if workflow._connection_errors is not None:
+            ended(workflow, outcome)
+
+    AMQPConnectionWorkflow._on_connector_done = on_connector_done
+
+
+_tolerate_late_endings()
 
 
 class _OneWrite(AsyncioConnection):  # type: ignore[misc]  # pika ships no types
