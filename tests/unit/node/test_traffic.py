@@ -1,0 +1,107 @@
+"""T21: what a node has made at the broker is looked at once more when it learns that a right was lost. A guard that knew before may have looked too early."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from tdn.bus.connection import Connection
+from tdn.errors import BrokerUnavailable
+from tdn.node.guards import Guards
+from tdn.node.traffic import Traffic
+from tdn.protocol import names
+from tdn.rules.feeds import Feed
+from tdn.rules.state import LogRecord, MemoryState, Outcome, Write
+from tdn.trust.envelope import Envelope
+
+TOPIC = "3f0c9b52-7a1e-4c83-9d41-5b8e6f207a11"
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+ALONE = Feed(TOPIC, "alice", "0" * 32, tree=False, depth=None)
+TREE = Feed(TOPIC, "alice", "1" * 32, tree=True, depth=None)
+#: A grant on the topic that has changed: somebody may have lost its right.
+REVOKED = Write("grant", "g", {"tree": False, "topic": TOPIC})
+
+
+class Broker:
+    """Connection and channel in one: says what it was told, and fails as often as it should."""
+
+    def __init__(self, *, failures: int = 0) -> None:
+        self.closed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.done: list[tuple[str, ...]] = []
+        self._failures = failures
+
+    async def channel(self) -> Broker:
+        return self
+
+    async def declare_queue(self, name: str, arguments: Any = None) -> None:
+        self.done.append(("declare", name))
+
+    async def delete_queue(self, name: str) -> None:
+        if self._failures:
+            self._failures -= 1
+            raise BrokerUnavailable("not now")
+        self.done.append(("delete", name))
+
+    async def unbind_queue(self, name: str, exchange: str) -> None:
+        self.done.append(("unbind", name, exchange))
+
+
+def traffic(broker: Broker) -> Traffic:
+    return Traffic(MemoryState(), cast(Connection, broker), cast(Guards, None), lambda: NOW)
+
+
+def queue(feed: Feed) -> str:
+    return names.feed_queue(feed.entity, feed.subject, feed.queue)
+
+
+async def applied(node: Traffic, write: Write) -> None:
+    node.on_applied([(LogRecord(1, "0" * 64, b""), Outcome("accepted", "retract", (write,)))])
+    await asyncio.gather(*node._checking)
+
+
+@pytest.mark.parametrize(("feed", "ended"), [(ALONE, ("delete", queue(ALONE))), (TREE, ("unbind", queue(TREE), TOPIC))])
+async def test_what_was_bound_before_the_loss_was_known(feed: Feed, ended: tuple[str, ...]) -> None:
+    broker = Broker()
+    node = traffic(broker)
+    node._made[TOPIC] = {feed}
+    await applied(node, REVOKED)
+    assert broker.done == [ended]
+    assert TOPIC not in node._made
+
+
+async def test_queues_of_subscriptions_that_are_over() -> None:
+    """Only those that this node has declared: the guards end the others."""
+    broker = Broker()
+    node = traffic(broker)
+    await node._queue(ALONE)
+    await applied(node, Write("stale", f"{TOPIC} alice {TREE.queue}", {}))
+    assert broker.done == [("declare", queue(ALONE))]
+    await applied(node, Write("stale", f"{TOPIC} alice {ALONE.queue}", {}))
+    assert broker.done[1:] == [("delete", queue(ALONE))]
+
+
+async def test_a_broker_that_fails_meanwhile_ends_nothing_else() -> None:
+    broker = Broker(failures=1)
+    node = traffic(broker)
+    node._made[TOPIC] = {ALONE}
+    await applied(node, REVOKED)
+    assert broker.done == []
+
+
+async def test_what_cannot_be_made_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T22: a change that is decided waits a while for what it needs at the broker; its sender is not told that it was refused."""
+    monkeypatch.setattr("tdn.node.traffic._AFTER_SECONDS", 0.05)
+    monkeypatch.setattr("tdn.node.traffic._PAUSE_SECONDS", 0.01)
+    tries: list[int] = []
+
+    async def fail(self: Traffic, request: Envelope, seq: int) -> None:
+        tries.append(seq)
+        raise BrokerUnavailable("the guard does not answer")
+
+    monkeypatch.setattr(Traffic, "_after", fail)
+    with pytest.raises(BrokerUnavailable, match="at the moment: the guard does not answer"):
+        await traffic(Broker()).after(cast(Envelope, None), 7)
+    assert len(tries) > 1
