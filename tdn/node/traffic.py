@@ -38,6 +38,8 @@ _AFTER_SECONDS = 8.0
 _PAUSE_SECONDS = 0.2
 #: How long a guard is waited for before something is called ready all the same: whoever then finds a door closed tries again.
 _GUARD_SECONDS = 2.0
+#: How long guards have to end what was lost, before this node looks at what it has made itself.
+_GUARDS_END_SECONDS = 10.0
 #: How long what was made is taken to be there, and for how many topics.
 _REMEMBERED_SECONDS = 3600.0
 _MOST_REMEMBERED = 100_000
@@ -93,7 +95,7 @@ class Traffic:
             for topic in touched.topics:
                 lost[topic] = lost.get(topic, set()) | self._made.pop(topic, set())
         if over or any(lost.values()):
-            task = asyncio.create_task(self._look_again(lost, over))
+            task = asyncio.create_task(self._look_again(lost, over, applied[-1][0].seq))
             self._checking.add(task)
             task.add_done_callback(self._checking.discard)
 
@@ -102,7 +104,9 @@ class Traffic:
             task.cancel()
         await asyncio.gather(*self._checking, return_exceptions=True)
 
-    async def _look_again(self, bound: Mapping[str, Collection[Feed]], over: Iterable[str]) -> None:
+    async def _look_again(self, bound: Mapping[str, Collection[Feed]], over: Iterable[str], seq: int) -> None:
+        # Guards first: they count what they end, for the receipt.
+        await self._guards.applied(seq, within_seconds=_GUARDS_END_SECONDS)
         try:
             for queue in over:
                 await (await self._channel()).delete_queue(queue)

@@ -49,8 +49,18 @@ class Broker:
         self.done.append(("unbind", name, exchange))
 
 
-def traffic(broker: Broker) -> Traffic:
-    return Traffic(MemoryState(), cast(Connection, broker), cast(Guards, None), lambda: NOW)
+class Done:
+    """Guards that have ended what they end; how often that was asked."""
+
+    def __init__(self) -> None:
+        self.waited: list[int] = []
+
+    async def applied(self, seq: int, *, within_seconds: float) -> None:
+        self.waited.append(seq)
+
+
+def traffic(broker: Broker, guards: Done | None = None) -> Traffic:
+    return Traffic(MemoryState(), cast(Connection, broker), cast(Guards, guards or Done()), lambda: NOW)
 
 
 def queue(feed: Feed) -> str:
@@ -64,10 +74,12 @@ async def applied(node: Traffic, write: Write) -> None:
 
 @pytest.mark.parametrize(("feed", "ended"), [(ALONE, ("delete", queue(ALONE))), (TREE, ("unbind", queue(TREE), TOPIC))])
 async def test_what_was_bound_before_the_loss_was_known(feed: Feed, ended: tuple[str, ...]) -> None:
-    broker = Broker()
-    node = traffic(broker)
+    """After the guards, whose count of what they ended is in the receipt."""
+    broker, guards = Broker(), Done()
+    node = traffic(broker, guards)
     node._made[TOPIC] = {feed}
     await applied(node, REVOKED)
+    assert guards.waited == [1]
     assert broker.done == [ended]
     assert TOPIC not in node._made
 
