@@ -35,6 +35,8 @@ from tdn.rules.apply import network_id
 from tdn.store.search import Reader
 from tdn.trust.private_files import read_private
 
+#: Which port is for what: of the brokers and guards, of nodes' endpoints, of metrics.
+_NETWORK, _ENDPOINTS, _METRICS = "ports.json", "endpoints.json", "metrics.json"
 _PORTS = ("amqps", "management", "dist", "epmd", "guard")
 #: What each further private broker has of its own, with its number behind: `amqps2`. They share one epmd.
 _FURTHER_PORTS = ("amqps", "management", "dist", "guard")
@@ -272,41 +274,43 @@ class Home:
         """The port of a node's endpoint in a private network: chosen free once, then the same; another one when that is wanted."""
         if not self.settings().private_broker:
             return None
-        path = self.folder / "endpoints.json"
-        try:
-            known = {str(name): int(port) for name, port in json.loads(path.read_text("utf-8")).items()}
-        except (FileNotFoundError, ValueError, AttributeError, TypeError):
-            known = {}
+        known = self._read_ports(_ENDPOINTS)
         if anew or node not in known:
-            known[node] = next(port for port in free_ports(len(known) + 1) if port not in known.values())
-            fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps(known) + "\n", "utf-8")
-            fresh.replace(path)
+            (known[node],) = self._more_ports(1)
+            self._write_ports(_ENDPOINTS, known)
         return known[node]
 
     def ports(self) -> dict[str, int]:
         """Ports of the private network: chosen free once, then the same for ever."""
-        known = self._known_ports()
+        known = self._read_ports(_NETWORK)
         return known if set(known) >= set(_PORTS) else self.choose_ports()
 
     def choose_ports(self, brokers: int | None = None, *, keep: bool = False) -> dict[str, int]:
         """Ports for so many private brokers, or for as many as there are; all of them anew, or only what is missing."""
-        known = self._known_ports()
+        known = self._read_ports(_NETWORK)
         names = _port_names(brokers or _brokers_in(known))
         ports = {name: known[name] for name in names if keep and name in known}
         missing = [name for name in names if name not in ports]
-        ports |= zip(missing, free_ports(len(missing)), strict=True)
-        fresh = self.folder / "ports.json.new"
-        fresh.write_text(json.dumps(ports) + "\n", "utf-8")
-        fresh.replace(self.folder / "ports.json")
+        ports |= zip(missing, self._more_ports(len(missing)), strict=True)
+        self._write_ports(_NETWORK, ports)
         return ports
 
-    def _known_ports(self) -> dict[str, int]:
+    def _more_ports(self, count: int) -> list[int]:
+        """Ports that nothing listens on, and that this home has not chosen for anything: what it has chosen may not have started yet."""
+        chosen = {port for file in (_NETWORK, _ENDPOINTS, _METRICS) for port in self._read_ports(file).values()}
+        return [port for port in free_ports(count + len(chosen)) if port not in chosen][:count]
+
+    def _read_ports(self, file: str) -> dict[str, int]:
         try:
-            known = json.loads((self.folder / "ports.json").read_text("utf-8"))
+            known = json.loads((self.folder / file).read_text("utf-8"))
             return {str(name): int(port) for name, port in known.items()}
         except (FileNotFoundError, ValueError, AttributeError, TypeError):
             return {}
+
+    def _write_ports(self, file: str, ports: Mapping[str, int]) -> None:
+        fresh = self.folder / f"{file}.new"
+        fresh.write_text(json.dumps(ports) + "\n", "utf-8")
+        fresh.replace(self.folder / file)
 
     def places(self) -> list[Place]:
         """The private brokers of this home, each with its guard. As many as it has ports for."""
@@ -332,26 +336,16 @@ class Home:
 
     def metrics_port(self, role: Role, name: str) -> int | None:
         """The port that was chosen for a process, if one was."""
-        port = self._metrics_ports().get(f"{role}-{name}")
-        return port if isinstance(port, int) else None
+        return self._read_ports(_METRICS).get(f"{role}-{name}")
 
     def choose_metrics_port(self, role: Role, name: str) -> None:
         """A free port, then the same for ever, or until something else listens there."""
-        known = self._metrics_ports()
+        known = self._read_ports(_METRICS)
         port = known.get(f"{role}-{name}")
-        if isinstance(port, int) and is_free(port):
+        if port is not None and is_free(port):
             return
-        known[f"{role}-{name}"] = next(port for port in free_ports(len(known) + 1) if port not in known.values())
-        fresh = self.folder / "metrics.json.new"
-        fresh.write_text(json.dumps(known) + "\n", "utf-8")
-        fresh.replace(self.folder / "metrics.json")
-
-    def _metrics_ports(self) -> dict[str, Any]:
-        try:
-            known = json.loads((self.folder / "metrics.json").read_text("utf-8"))
-            return known if isinstance(known, dict) else {}
-        except (FileNotFoundError, ValueError):
-            return {}
+        (known[f"{role}-{name}"],) = self._more_ports(1)
+        self._write_ports(_METRICS, known)
 
     def management_password(self) -> str:
         path = self.folder / "network" / "management-password"

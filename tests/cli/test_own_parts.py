@@ -114,6 +114,7 @@ def users_broker(home: Path, tmp_path: Path) -> Iterator[PrivateBroker]:
     assert processes_of(broker.folder) == []
 
 
+@pytest.mark.timeout(300)  # some thirty commands, of a second or more each where cores are shared
 def test_own_pki_and_own_broker(home: Path, users_broker: PrivateBroker, tmp_path: Path) -> None:
     """T19: the user's roots and intermediates, the user's RabbitMQ; the network lives beside them and stops without them."""
     pki = Pki(tmp_path / "pki")

@@ -97,3 +97,17 @@ def test_every_broker_is_named_to_every_other(tmp_path: Path) -> None:
     for number, name in enumerate(names, 1):
         assert f"cluster_formation.classic_config.nodes.{number} = {name}" in lines
     assert "cluster_partition_handling = pause_minority" in lines
+
+
+def test_no_port_is_chosen_for_two_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was chosen and does not listen yet looks free to whoever chooses next."""
+    home = Home(tmp_path)
+    # A machine with few ports, all of them free: each choice begins at the first.
+    monkeypatch.setattr("tdn.local.home.free_ports", lambda count: list(range(20_000, 20_000 + count)))
+    chosen = [*home.choose_ports(3).values()]
+    for number in range(4):
+        home.choose_metrics_port(Role.NODE, f"n{number}")
+        chosen += [home.endpoint_port(f"n{number}"), home.metrics_port(Role.NODE, f"n{number}")]
+    assert len(set(chosen)) == len(chosen) == 13 + 8
+    another = home.endpoint_port("n0", anew=True)
+    assert another not in chosen
