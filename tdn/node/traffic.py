@@ -140,6 +140,8 @@ class Traffic:
                     raise
                 logger.info("something for a topic could not be made: %s", error)
                 self._made.clear()
+                # One on which the broker owes an answer takes no other request before that.
+                self._opened_channel = None
                 if time.monotonic() >= deadline:
                     raise BrokerUnavailable(f"what the topic needs at the broker cannot be made at the moment: {error.message}") from error
             await asyncio.sleep(_PAUSE_SECONDS)
