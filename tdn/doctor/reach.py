@@ -19,6 +19,7 @@ from tdn.bus.connection import Broker, Connection, tls_context
 from tdn.doctor.findings import Finding, of_error, ok, problem, warning
 from tdn.doctor.stores import Store
 from tdn.errors import BrokerUnavailable, LogDiverged, LoginRefused, NoRoom, TdnError, TrustError
+from tdn.guard import trim_policy
 from tdn.guard.management import Management
 from tdn.local import guard_file
 from tdn.local.home import Home, Settings
@@ -104,10 +105,12 @@ async def look_at_alarms(home: Home, settings: Settings, who: Credentials) -> li
             urls.add(guard_file.read(home.credentials(Role.GUARD, guard)).management_url or settings.management_url)
     found: dict[str, dict[str, Any]] = {}
     failures: list[Finding] = []
+    trimming = False
     for url in sorted(urls):
         try:
             async with Management([url.rstrip("/")], home.management_password(), settings.vhost, who) as management:
                 found |= {str(row["name"]): row for row in await management.brokers()}
+                trimming = trimming or await trim_policy.stands(management)
         except InvalidURL:
             failures.append(problem("alarms", BrokerUnavailable, f"{url} is no address", "correct management_url"))
         except TdnError as error:
@@ -115,6 +118,9 @@ async def look_at_alarms(home: Home, settings: Settings, who: Credentials) -> li
     findings = [finding for name, row in found.items() for finding in _alarms(name, row)]
     if found and not findings:
         findings = [ok("alarms", f"none at {', '.join(found)}")]
+    if trimming:
+        do = f"guards remove it within {2 * trim_policy.LOOK_SECONDS:.0f} s; if it stays, look at their logs"
+        findings.append(warning("alarms", f"the policy {trim_policy.POLICY} stands: a `tdn log trim` runs, or was killed", do))
     return failures + findings
 
 

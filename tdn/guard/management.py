@@ -87,6 +87,9 @@ class Management:
 
         await self._any(put)
 
+    async def has_policy(self, name: str) -> bool:
+        return await self._get(f"policies/{self._vhost}/{name}") is not None
+
     async def delete_policy(self, name: str) -> bool:
         return await self._delete(f"policies/{self._vhost}/{name}")
 

@@ -27,7 +27,7 @@ from aiohttp import web
 from tdn import machine
 from tdn.bus.connection import CUT_OFF, Broker, Channel, Connection
 from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
-from tdn.guard import decisions
+from tdn.guard import decisions, trim_policy
 from tdn.guard.audit import AUDIT_FILE, Audit, Entry
 from tdn.guard.decisions import Decision, Knowledge
 from tdn.guard.enforcing import Cut, Enforcer
@@ -173,6 +173,7 @@ class Guard:
         runner = await self._listen()
         async with self._management:
             work = [self._follow(), self._beat(), self._watch_clock(), self._flush(), stop.wait()]
+            work.append(trim_policy.watch(self._management))
             if self._several:
                 work.append(self._ask_majority())
             tasks = [asyncio.create_task(task) for task in work]

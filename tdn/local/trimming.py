@@ -1,8 +1,8 @@
 """The log's beginning goes (`tdn log trim`): from the stores of this home, and from the broker's stream.
 
 Only what a verified archive holds and what lies before a checkpoint that counts may go, and only while the state of that checkpoint is at hand, so
-that a node can still begin there. RabbitMQ drops whole segments, by a policy; the policy stands for the moment in which it is wanted, and allows
-more than everything from the checkpoint on.
+that a node can still begin there. RabbitMQ drops whole segments, by a policy; the policy stands for the moment in which it is wanted (guards see to that
+when a trim is killed), and allows more than everything from the checkpoint on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tdn.archive.verify import verify
 from tdn.bus import log, topology
 from tdn.bus.connection import Connection
 from tdn.errors import Absent, BrokerUnavailable, LogDiverged, Refused, UsageError
+from tdn.guard import trim_policy
 from tdn.guard.management import Management
 from tdn.local.home import Home
 from tdn.protocol import names
@@ -35,14 +36,10 @@ from tdn.store import kept
 from tdn.store.search import Reader
 from tdn.trust import credentials
 
-#: The policy's name. It is there while a trim runs, and removed by the next one if that was killed.
-POLICY = "tdn-log-trim"
 #: What the broker adds to a record, at most: its own headers and the record's share of a chunk's. Measured: 200.
 _ADDED_BYTES = 512
 #: Segments that are kept beyond what must be: a segment is a little larger than it was asked to be, and records come while the policy stands.
 _SPARE_SEGMENTS = 4
-#: How long the broker may take to drop what the policy allows. It does so at once.
-_DROP_SECONDS = 5.0
 
 Progress = Callable[[int, int], None]
 
@@ -177,15 +174,14 @@ async def _trim_stream(home: Home, node: str, needed: int) -> tuple[int, int]:
             segment = int(arguments.get(topology.SEGMENT_ARGUMENT, topology.LOG_SEGMENT_BYTES))
             before = after = await log.first_offset(connection)
             try:
-                allowed = needed + _SPARE_SEGMENTS * segment
-                await management.set_policy(POLICY, f"^{names.LOG.replace('.', chr(92) + '.')}$", {"max-length-bytes": allowed})
-                deadline = time.monotonic() + _DROP_SECONDS
+                await trim_policy.put(management, needed + _SPARE_SEGMENTS * segment)
+                deadline = time.monotonic() + trim_policy.DROP_SECONDS
                 while after == before and time.monotonic() < deadline:
                     await asyncio.sleep(0.5)
                     after = await log.first_offset(connection)
             finally:
                 # Left in force, it would go on dropping, at some time what no archive has.
-                await management.delete_policy(POLICY)
+                await trim_policy.remove(management)
             return before, after
     finally:
         await connection.close()

@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,20 +19,21 @@ import pytest
 from entity_client import path
 from tdn.bus import topology
 from tdn.errors import LogTrimmed
-from tdn.local import trimming
+from tdn.guard import trim_policy
 from tdn.node.service import Node, NodeSettings
 from tdn.protocol.names import Role
 from tdn.snapshots import make
 from tdn.store.records import Records
 from tdn.store.search import Reader
 from tests.conftest import Connect
-from tests.live import LiveNetwork, Ran, run, until
+from tests.live import LiveNetwork, Ran, run, until, wait_for
 
 # Some forty seconds in all when nothing else runs; the first test starts a network besides.
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
-#: Small enough that a few dozen topics make several checkpoints and segments.
-SMALL = {"TDN_CHECKPOINT_RECORDS": "30", "TDN_LOG_SEGMENT_BYTES": "20000"}
+#: Small enough that a few dozen topics make several checkpoints and segments. Ticks are so far apart that an export reaches the last checkpoint,
+#: on a busy machine too.
+SMALL = {"TDN_CHECKPOINT_RECORDS": "30", "TDN_LOG_SEGMENT_BYTES": "20000", "TDN_TICK_SECONDS": "3"}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
         topology.LOG_ARGUMENTS[topology.SEGMENT_ARGUMENT] = usual
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: once the log is trimmed, no other can be begun."""
+    return tmp_path_factory.mktemp("archive") / "archive"
 
 
 def counted(network: LiveNetwork, node: str = "n1") -> int:
@@ -83,7 +92,7 @@ def export_and_trim(network: LiveNetwork, archive: Path) -> Ran:
     return trimmed
 
 
-async def test_a_life_without_the_beginning(small: LiveNetwork, connect: Connect, tmp_path: Path) -> None:
+async def test_a_life_without_the_beginning(small: LiveNetwork, archive: Path, connect: Connect, tmp_path: Path) -> None:
     """T22: checkpoints count; a store falls behind; the log is exported and trimmed; a new node starts from a snapshot and serves; what was left behind
     says what it needs; the archive goes on and verifies."""
     client = await connect(small)
@@ -100,7 +109,6 @@ async def test_a_life_without_the_beginning(small: LiveNetwork, connect: Connect
     await until(lambda: counted(small) >= 60 and counted(small) == counted(small, "n2"), "a checkpoint to count")
 
     home = ("--home", small.home)
-    archive = tmp_path / "archive"
     refused = await asyncio.to_thread(run, "tdn", *home, "--json", "log", "trim", "--archive", archive)
     assert refused.code == 6, refused.err
     trimmed = await asyncio.to_thread(export_and_trim, small, archive)
@@ -109,8 +117,7 @@ async def test_a_life_without_the_beginning(small: LiveNetwork, connect: Connect
     assert trimmed.one["removed"] > 0
     assert trimmed.one["stores"] == 3
     assert trimmed.one["first_offset"] > trimmed.one["first_offset_before"] == 0, "the stream has shrunk"
-    policies = small.manage("GET", "/policies/tdn")
-    assert trimming.POLICY not in {policy["name"] for policy in policies}, "nothing more is dropped"
+    assert not trims(small), "nothing more is dropped"
     with closing(sqlite3.connect(small.home.store("n1"))) as db:
         (offset,) = db.execute("SELECT offset FROM records WHERE seq = ?", (trimmed.one["kept_from"],)).fetchone()
     assert trimmed.one["first_offset"] <= offset, "everything from the checkpoint on is there"
@@ -152,6 +159,29 @@ async def test_a_life_without_the_beginning(small: LiveNetwork, connect: Connect
     trim = await asyncio.to_thread(run, "tdn", *home, "log", "trim", "--archive", archive)
     assert trim.code == 5
     assert "tdn archive export" in trim.err
+
+
+def trims(network: LiveNetwork) -> bool:
+    """Whether the broker is told to drop what is oldest in the log."""
+    return trim_policy.POLICY in {policy["name"] for policy in network.manage("GET", "/policies/tdn")}
+
+
+def test_a_trim_that_is_killed(small: LiveNetwork, archive: Path) -> None:
+    """T22: `kill -9` while the broker's policy stands; the doctor says so, and a guard removes it."""
+    assert run("tdn", "--home", small.home, "archive", "export", "--to", archive).code == 0
+    words = ["--home", str(small.home), "log", "trim", "--archive", str(archive), "--leave-behind"]
+    trim = subprocess.Popen([str(Path(sys.executable).parent / "tdn"), *words], stderr=subprocess.PIPE)
+    try:
+        wait_for(lambda: trims(small) or trim.poll() is not None, "the policy to stand", seconds=60)
+        assert trim.poll() is None, trim.communicate()[1]
+    finally:
+        trim.kill()
+        trim.communicate()
+    assert trims(small), "nobody has removed it yet"
+    (said,) = [line["what"] for line in run("tdn", "--home", small.home, "--json", "doctor").lines if trim_policy.POLICY in line["what"]]
+    assert "was killed" in said
+    wait_for(lambda: not trims(small), "a guard to remove it", seconds=2 * trim_policy.LOOK_SECONDS + 10)
+    assert f"removed the policy {trim_policy.POLICY}" in (small.home.run / "guard-g1.log").read_text()
 
 
 def _stated(network: LiveNetwork, node: str) -> dict[str, Any]:
