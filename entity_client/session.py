@@ -74,7 +74,9 @@ class Session:
         self._pending: dict[str, asyncio.Queue[bytes | TdnError]] = {}
         self._line: _Line | None = None
         self._session: str | None = None
-        self._welcomed = False
+        #: Whether a login that is refused may be so for the moment alone, by a guard that has to catch up first: we were let in before, or the broker
+        #: has just come back.
+        self._may_be_late = False
         self._lock = asyncio.Lock()
         self._endpoints = Endpoints(credentials, settings.nodes)
         #: Why questions that only read go to nodes' own endpoints at present; None while they go through the broker.
@@ -318,6 +320,9 @@ class Session:
                 if reply.kind == "error":
                     raise from_object(reply.body)
                 return reply
+            except LoginRefused:
+                if not self._may_be_late or _now() >= deadline:
+                    raise
             except (BrokerUnavailable, TimeoutError) as error:
                 if _now() >= deadline:
                     if (sent or self._session is not None) and node is not None:
@@ -438,7 +443,7 @@ class Session:
             async with asyncio.timeout(_TRY_SECONDS), self._lock:
                 if not self._is_introduced:
                     await self._connect(_now() + _TRY_SECONDS)
-                    self._welcomed = True
+                    self._may_be_late = True
         except TdnError as error:
             return error
         except TimeoutError:
@@ -459,17 +464,18 @@ class Session:
                         await self._connect(deadline)
                     except Refused as error:
                         raise _for_now(error) from error
-                    self._welcomed = True
+                    self._may_be_late = True
                 except TimeoutError as error:
                     raise BrokerUnavailable("no broker answered in time") from error
                 except BrokerUnavailable:
                     if _now() >= deadline:
                         raise
+                    self._may_be_late = True
                     await asyncio.sleep(0.3)
                 except LoginRefused:
                     # After brokers have come back, a guard lets entities in again once it has caught up with the log, which of several brokers
-                    # most must have again. Who was in before, and was not told that its key is over, waits for that.
-                    if not self._welcomed or _now() >= deadline:
+                    # most must have again. Who was in before, or waits for those brokers, and was not told that its key is over, waits for that.
+                    if not self._may_be_late or _now() >= deadline:
                         raise
                     await asyncio.sleep(0.3)
             if self._line is None:
@@ -563,7 +569,7 @@ class Session:
         self._session = None
         if isinstance(closed.result(), LoginRefused):
             # Cut off, not merely disconnected: there is no coming back to wait for.
-            self._welcomed = False
+            self._may_be_late = False
         for replies in self._pending.values():
             replies.put_nowait(_for_now(closed.result()))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shlex
 import sqlite3
 from collections.abc import Iterator
@@ -52,6 +53,15 @@ def cannot_listen(error: OSError, host: str, port: int, setting: str) -> TdnErro
     if error.errno in _FORBIDDEN:
         return UsageError(f"this user may not listen at {where}; name a port above 1023: {setting}")
     return UsageError(f"nothing can listen at {where}: {error.strerror or error}; name another address: {setting}")
+
+
+def require_writable(*folders: Path) -> None:
+    """Say before anything begins what would otherwise show with the first record, or never."""
+    for folder in folders:
+        if not os.access(folder, os.W_OK):
+            raise UsageError(
+                f"{folder} cannot be written: it is another user's, or its file system is read-only; run as the owner of the home, or mount it for writing"
+            )
 
 
 def _of_the_system(error: OSError, path: Path | None) -> TdnError | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import re
 import ssl
@@ -104,7 +105,8 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
         return BrokerUnavailable(
             f"the broker closed the channel: {error.reply_code} {error.reply_text[:300]}", detail={"code": error.reply_code}
         )
-    return BrokerUnavailable(f"the broker is not reachable: {error or type(error).__name__}")
+    said = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error or type(error).__name__
+    return BrokerUnavailable(f"the broker is not reachable: {said}")
 
 
 def _is_end(error: BaseException) -> bool:

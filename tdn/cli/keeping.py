@@ -73,7 +73,7 @@ def _keeping(home: Home, nodes: list[str]) -> Path:
 
     found = [(counted["seq"], home.store(node)) for node in nodes if (counted := make.counted(home.store(node))) is not None]
     if not found:
-        raise Absent("no checkpoint counts yet: a majority of the nodes must have stated the same; see docs/operations.md")
+        raise Absent(make.NO_CHECKPOINT)
     return max(found, key=lambda one: (one[0], make.text_of(one[1], one[0]).is_file()))[1]
 
 

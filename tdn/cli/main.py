@@ -153,6 +153,8 @@ def _show_status(network: Network, *, as_json: bool) -> None:
             emit(entry)
     elif entries:
         table([watch.row(entry) for entry in entries], watch.HEADINGS)
+        for line in watch.reasons(entries):
+            output.say(line)
 
 
 def _node(arguments: argparse.Namespace) -> None:

@@ -25,12 +25,12 @@ from tdn.local import guard_file, node_file
 from tdn.local.guard_file import GuardFile
 from tdn.local.home import Home
 from tdn.local.settings_file import split_address
-from tdn.node.checkpointing import CHECKPOINT_RECORDS
 from tdn.node.service import Node, NodeSettings
 from tdn.observe.endpoint import Endpoint
 from tdn.observe.settings import Address, ObserveSettings
 from tdn.observe.traces import open_traces
 from tdn.protocol.names import Role
+from tdn.snapshots.make import CHECKPOINT_RECORDS
 from tdn.snapshots.take import take
 from tdn.trust import credentials
 
@@ -45,6 +45,7 @@ def serve_node(
 ) -> None:
     folder = _folder(home, Role.NODE, name)
     with _last_words(home, f"{Role.NODE}-{name}"):
+        machine.require_writable(folder, home.run if home.run.exists() else home.folder)
         observe = node_file.read_observe(folder)
         logs.configure(verbose=verbose, log_format=log_format or observe.log_format)
         if snapshot is not None:
@@ -64,6 +65,7 @@ def serve_guard(
 ) -> None:
     folder = _folder(home, Role.GUARD, name)
     with _last_words(home, f"{Role.GUARD}-{name}"):
+        machine.require_writable(folder, home.run if home.run.exists() else home.folder)
         written = guard_file.read(folder)
         logs.configure(verbose=verbose, log_format=log_format or written.observe.log_format)
         if snapshot is not None:

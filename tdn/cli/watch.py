@@ -6,6 +6,7 @@ import argparse
 import math
 import shutil
 import sys
+import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
-from tdn.cli.output import duration_seconds, emit, lines_of
+from tdn.cli.output import duration_seconds, emit, lines_of, printable
 from tdn.errors import UsageError
 from tdn.local.network import Network
 from tdn.protocol.names import Role
@@ -53,12 +55,16 @@ def row(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _condition(entry: Mapping[str, Any]) -> str:
     state = "stopped" if not entry["alive"] else "ready" if entry.get("ready", True) else "not ready"
-    told = [
-        state,
-        *(["denies entities everything"] if entry.get("denies_all") else []),
-        *([str(entry["why"])] if entry.get("why") else []),
-    ]
-    return ": ".join(told)
+    return f"{state}: denies entities everything" if entry.get("denies_all") else state
+
+
+def reasons(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why processes are not ready, or have ended, in lines to stand below the table: a sentence in a column makes all lines of it long."""
+    alike: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.get("why"):
+            alike.setdefault(printable(str(entry["why"])), []).append(str(entry["id"]))
+    return ["", *(f"{', '.join(those)}: {why}" for why, those in alike.items())] if alike else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ def perform(network: Network, arguments: argparse.Namespace) -> None:
             elif live:
                 sys.stdout.write(_picture(network, entries, arguments.interval))
             else:
-                print("\n".join(_block(entries)), end="\n\n")
+                print("\n".join([*_block(entries), *reasons(entries)]), end="\n\n")
             sys.stdout.flush()
             if looks == arguments.count:
                 return
@@ -109,7 +115,8 @@ def _look(network: Network, before: dict[tuple[str, str], Seen]) -> list[dict[st
     for entry, samples in zip(entries, fetched, strict=True):
         key = (entry["role"], entry["id"])
         entry["at"] = format_time(whole_seconds(datetime.now(UTC)))
-        if entry["role"] == "broker":
+        if entry["role"] == Role.BROKER:
+            entry["certificate_days"] = _broker_days(network, str(entry["id"]))
             continue
         entry |= dict.fromkeys(("requests_per_second", "refused_per_second", "queue", "certificate_days"))
         if samples is None:
@@ -123,8 +130,22 @@ def _look(network: Network, before: dict[tuple[str, str], Seen]) -> list[dict[st
         before[key] = seen
         entry["queue"] = _whole(_value(samples, "tdn_node_changes_waiting"))
         left = _value(samples, "tdn_certificate_seconds_left", whose="own")
-        entry["certificate_days"] = None if left is None else round(left / _DAY_SECONDS, 1)
+        entry["certificate_days"] = None if left is None else _in_days(left)
     return entries
+
+
+def _broker_days(network: Network, broker: str) -> float | None:
+    """What is left of the certificate that a private broker of this home shows; it says nothing of it itself."""
+    try:
+        certificate = x509.load_pem_x509_certificate((network.home.credentials(Role.BROKER, broker) / "cert.pem").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return _in_days((certificate.not_valid_after_utc - datetime.now(UTC)).total_seconds())
+
+
+def _in_days(seconds: float) -> float:
+    """Never more than are left: the last of `tdn doctor`'s whole days has begun."""
+    return math.floor(seconds / _DAY_SECONDS * 10) / 10
 
 
 def _counted(entry: Mapping[str, Any], samples: Samples) -> Seen:
@@ -180,14 +201,15 @@ def _block(entries: Sequence[Mapping[str, Any]], width: int | None = None) -> li
 
 def _days(entry: Mapping[str, Any]) -> str | None:
     days = entry.get("certificate_days")
-    return None if days is None else f"{days:.0f} d" if days >= 2 else f"{days * 24:.0f} h"
+    return None if days is None else f"{math.floor(days)} d" if days >= 2 else f"{days * 24:.0f} h"
 
 
 def _picture(network: Network, entries: Sequence[Mapping[str, Any]], interval: float) -> str:
     """The screen written over, each line cut to the width of the terminal."""
     width, height = shutil.get_terminal_size()
     title = f"{network.home}  {format_time(whole_seconds(datetime.now(UTC)))}  every {interval:g} s, Ctrl-C ends"
-    lines = [title, "", *_block(entries, width)][: max(1, height - 1)]
+    told = [part for line in reasons(entries) for part in textwrap.wrap(line, width) or [""]]
+    lines = [title, "", *_block(entries, width), *told][: max(1, height - 1)]
     return _TOP + "".join(f"{line[:width]}{_REST_OF_LINE}\r\n" for line in lines) + _REST_OF_SCREEN
 
 

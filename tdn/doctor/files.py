@@ -137,7 +137,7 @@ def look_at_certificates(home: Home, settings: Settings, now: datetime) -> Itera
     if expired:
         yield warning(
             "certificates",
-            f"of {entities} entities here, {expired} have an expired certificate",
+            f"of {entities} entities here, {expired} {'has' if expired == 1 else 'have'} an expired certificate",
             "`tdn ca issue NAME` for those still needed",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
@@ -74,11 +75,20 @@ async def _look_at_broker(broker: Broker, who: Credentials, seconds: float) -> F
             "broker", TrustError, f"{where}: TLS failed: {error.reason or error}", "look at the certificates of both sides, above"
         )
     except (OSError, TimeoutError, asyncio.IncompleteReadError, AttributeError, pika.exceptions.AMQPError) as error:
-        said = getattr(error, "strerror", None) or type(error).__name__
         return problem(
-            "broker", BrokerUnavailable, f"{where} does not answer: {said}", "start it (`tdn up`), or correct hosts in tdn.toml"
+            "broker",
+            BrokerUnavailable,
+            f"{where} does not answer: {_said(error)}",
+            "start it (`tdn up`), or correct hosts in tdn.toml",
         )
     return ok("broker", f"{where}: {about.get('product', 'AMQP')} {about.get('version', 'of an unknown version')}, {tls}")
+
+
+def _said(error: BaseException) -> str:
+    """The system's words for it: asyncio puts its own in their place."""
+    if isinstance(error, TimeoutError):
+        return "not in time"
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error) or type(error).__name__
 
 
 @contextlib.asynccontextmanager
@@ -178,9 +188,8 @@ async def _look_at_guard(guard: str, host: str, port: int, who: Credentials, sec
             f"`tdn ca issue {guard} --role guard`",
         )
     except (OSError, TimeoutError) as error:
-        said = getattr(error, "strerror", None) or "not in time"
         do = "start it; without a guard the broker refuses everybody"
-        return problem("guard", BrokerUnavailable, f"{guard} does not answer at {host}:{port}: {said}", do)
+        return problem("guard", BrokerUnavailable, f"{guard} does not answer at {host}:{port}: {_said(error)}", do)
     uris = [value for kind, value in peer.get("subjectAltName", ()) if kind == "URI"]
     shown = Name.parse(uris[0]) if uris else None
     if shown is None or shown.role is not Role.GUARD:

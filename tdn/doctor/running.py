@@ -52,7 +52,7 @@ def look_at_processes(home: Home, entries: Sequence[Mapping[str, Any]], started_
     if not some_run:
         yield warning("processes", "nothing of this network runs here, so only files are looked at", "`tdn up` starts it")
     for entry in entries:
-        who = entry["role"] if entry["role"] == Role.BROKER else f"{entry['role']} {entry['id']}"
+        who = _who(entry)
         ended = home.reported(f"{entry['role']}-{entry['id']}").get("ended")
         if not entry["alive"] and isinstance(ended, dict):
             yield of_error("processes", from_object(ended), f"{who} ended by itself", "`tdn up` starts it again")
@@ -65,21 +65,33 @@ def look_at_processes(home: Home, entries: Sequence[Mapping[str, Any]], started_
                 f"{who} does not run",
                 f"`tdn up` starts it; why it ended is in {_log(home, entry)}",
             )
-        elif entry["alive"] and not entry.get("ready", True):
-            why = entry.get("why") or ("it denies entities everything" if entry["role"] == Role.GUARD else "it does not serve")
-            yield problem(
-                "processes",
-                BrokerUnavailable,
-                f"{who} is not ready: {why}",
-                f"see {_log(home, entry)}; the checks below may say why",
-            )
+    yield from _not_ready(home, [entry for entry in entries if entry["alive"] and not entry.get("ready", True)])
     if running := [entry["id"] for entry in entries if entry["alive"] and entry.get("ready", True)]:
         yield ok("processes", f"ready: {', '.join(running)}")
 
 
+def _not_ready(home: Home, entries: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """One finding for all that say the same: without a broker, every node and guard does."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        why = entry.get("why") or ("it denies entities everything" if entry["role"] == Role.GUARD else "it does not serve")
+        alike.setdefault(str(why), []).append(entry)
+    for why, those in alike.items():
+        who = ", ".join(map(_who, those))
+        logs = ", ".join(str(_log(home, entry)) for entry in those[:1]) + (", and theirs" if len(those) > 1 else "")
+        verb = "is" if len(those) == 1 else "are"
+        yield problem(
+            "processes", BrokerUnavailable, f"{who} {verb} not ready: {why}", f"see {logs}; the checks below may say why"
+        )
+
+
+def _who(entry: Mapping[str, Any]) -> str:
+    return str(entry["id"]) if entry["role"] == Role.BROKER else f"{entry['role']} {entry['id']}"
+
+
 def _log(home: Home, entry: Mapping[str, Any]) -> Path:
     if entry["role"] == Role.BROKER:
-        return home.folder / "broker" / "rabbitmq" / "log" / "broker.log"
+        return home.folder / str(entry["id"]) / "rabbitmq" / "log" / "broker.log"
     return home.run / f"{entry['role']}-{entry['id']}.log"
 
 

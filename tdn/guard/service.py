@@ -240,7 +240,9 @@ class Guard:
 
     def _ended_lately(self) -> dict[str, object]:
         """What was said of the last minute's ends, again: a node that takes over from one that died was not there when it was said."""
-        while self._told and (len(self._told) > _AGAIN_MOST or next(iter(self._told.values()))[0] < time.monotonic() - _AGAIN_SECONDS):
+        while self._told and (
+            len(self._told) > _AGAIN_MOST or next(iter(self._told.values()))[0] < time.monotonic() - _AGAIN_SECONDS
+        ):
             self._told.popitem(last=False)
         return {"ended": [{"seq": seq, "cut": cut} for seq, (_, cut) in self._told.items()]} if self._told else {}
 

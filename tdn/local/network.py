@@ -161,14 +161,12 @@ class Network:
 
     def _prepare(self, nodes: int) -> None:
         settings = self.home.settings()
-        if not self.home.exists and settings.embedded_pki:
-            self._say("making a certificate authority: P-256 root, one intermediate for nodes, one for entities")
         if settings.private_broker and _taken(self._ports_to_be_free()):
             self._say("a remembered port is taken by another program; choosing new ones")
             # What still runs knows the old ones only; and an epmd on the old one makes Erlang start another, which stays.
             self._stop()
             self.home.choose_ports()
-        self.operator.found()
+        self._found()
         if settings.private_broker:
             for place in self.home.places():
                 self._issue_missing(Role.BROKER, place.broker)
@@ -324,13 +322,18 @@ class Network:
 
     def _found_brokers(self, brokers: int) -> None:
         """The brokers of a new home."""
-        self.operator.found()
+        self._found()
         for number in range(1, brokers + 1):
             # Before the home counts them: with a PKI of one's own, each has to be made first.
             self._issue_missing(Role.BROKER, private_broker(number))
             if number > 1:
                 self._issue_missing(Role.GUARD, f"g{number}")
         self.home.choose_ports(brokers, keep=True)
+
+    def _found(self) -> None:
+        if not self.home.exists and self.home.settings().embedded_pki:
+            self._say("making a certificate authority: P-256 root, one intermediate for nodes, one for entities")
+        self.operator.found()
 
     def _issue_missing(self, role: Role, name: str) -> None:
         if not (self.home.credentials(role, name) / "cert.pem").exists():

@@ -62,7 +62,7 @@ def trim(home: Home, folder: Path, *, leave_behind: bool = False, progress: Prog
     with closing(Reader(store)) as reader:
         checkpoint = checkpoints.latest(reader)
         if checkpoint is None:
-            raise Absent("no checkpoint counts yet, so nothing may go; see docs/operations.md")
+            raise Absent(make.NO_CHECKPOINT)
         bound = int(checkpoint["seq"])
         behind = _behind(home, reader, bound)
     _require_archived(home, folder, checkpoint, progress)

@@ -21,10 +21,6 @@ from tdn.store.state_text import Moment
 
 logger = logging.getLogger(__name__)
 
-#: Records between two checkpoints. At a million topics the digest is some ten seconds of work beside others; replaying as many records takes about a
-#: minute, which is the most that a node from a snapshot has to read beside what was appended since.
-CHECKPOINT_RECORDS = 50_000
-
 
 class Checkpointing:
     """One per node. `begin` is called between two batches; everything else goes on beside what the node does."""

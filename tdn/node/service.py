@@ -25,7 +25,7 @@ from tdn.confined.lanes import Lanes, Limits
 from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
 from tdn.node.answering import Answering
 from tdn.node.changes import Changes, NoLongerCurrent
-from tdn.node.checkpointing import CHECKPOINT_RECORDS, Checkpointing
+from tdn.node.checkpointing import Checkpointing
 from tdn.node.comparing import Comparing, expected
 from tdn.node.endpoint import Endpoint, EndpointSettings, cannot_serve
 from tdn.node.guards import Guards
@@ -41,6 +41,7 @@ from tdn.protocol.times import parse_time
 from tdn.replica.replica import Applied, Replica
 from tdn.rules import principals
 from tdn.rules.apply import network_id, requester
+from tdn.snapshots.make import CHECKPOINT_RECORDS
 from tdn.trust import envelope
 from tdn.trust.credentials import Credentials
 

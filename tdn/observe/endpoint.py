@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -60,7 +61,7 @@ class Endpoint:
         except OSError as error:
             await self._runner.cleanup()
             raise UsageError(
-                f"metrics cannot be served at {self.address}: {error.strerror or error}; choose another address with `listen` "
+                f"metrics cannot be served at {self.address}: {os.strerror(error.errno) if error.errno else error}; choose another address with `listen` "
                 "under [observe], or end what listens there"
             ) from error
         if not self.address.is_loopback:

@@ -17,6 +17,14 @@ from tdn.snapshots.file import Title
 from tdn.store.kept import needed_by_text
 from tdn.store.state_text import Place, private
 
+#: Records between two checkpoints. At a million topics the digest is some ten seconds of work beside others; replaying as many records takes about a
+#: minute, which is the most that a node from a snapshot has to read beside what was appended since.
+CHECKPOINT_RECORDS = 50_000
+#: What those are told who need a checkpoint before there is one.
+NO_CHECKPOINT = (
+    f"no checkpoint counts yet: nodes state one every {CHECKPOINT_RECORDS:,} records (`tdn status` shows the log's last), and it counts when a majority "
+    "of them has stated the same"
+)
 #: Folder beside a store with the texts of the states that its node has stated.
 CHECKPOINTS = "checkpoints"
 
@@ -53,7 +61,7 @@ def make(store: Path, to: Path) -> Made:
         db.execute("BEGIN")
         checkpoint = _counted(db)
         if checkpoint is None:
-            raise Absent("no checkpoint counts yet: a majority of the nodes must have stated the same; see docs/operations.md")
+            raise Absent(NO_CHECKPOINT)
         text = text_of(store, checkpoint["seq"])
         if not text.is_file():
             raise Absent(

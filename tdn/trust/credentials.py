@@ -39,7 +39,10 @@ def load(folder: Path, *, now: datetime | None = None) -> Credentials:
     except OSError as error:
         raise TrustError(f"{error.filename} cannot be read: {error.strerror or error}") from error
     except (ValueError, TypeError) as error:
-        raise TrustError(f"the credentials in {folder} cannot be read: {error}; `tdn ca issue NAME` makes others") from error
+        # What the library says is for who wrote the file: of PEM's framing, with an address of its own questions and answers.
+        raise TrustError(
+            f"key.pem or cert.pem in {folder} is no unencrypted PEM file; `tdn ca issue NAME` makes others (a node: `--node`, a guard: `--role guard`)"
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise TrustError(f"the key in {folder} is not P-256")
     ders = [certificate.public_bytes(serialization.Encoding.DER) for certificate in chain]

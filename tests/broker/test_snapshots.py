@@ -178,7 +178,9 @@ def test_a_trim_that_is_killed(small: LiveNetwork, archive: Path) -> None:
         trim.kill()
         trim.communicate()
     assert trims(small), "nobody has removed it yet"
-    (said,) = [line["what"] for line in run("tdn", "--home", small.home, "--json", "doctor").lines if trim_policy.POLICY in line["what"]]
+    (said,) = [
+        line["what"] for line in run("tdn", "--home", small.home, "--json", "doctor").lines if trim_policy.POLICY in line["what"]
+    ]
     assert "was killed" in said
     wait_for(lambda: not trims(small), "a guard to remove it", seconds=2 * trim_policy.LOOK_SECONDS + 10)
     assert f"removed the policy {trim_policy.POLICY}" in (small.home.run / "guard-g1.log").read_text()

@@ -138,7 +138,7 @@ def test_why_it_did_not_start_is_kept(home: Home) -> None:
     status = run("tdn", "--home", home.folder, "--json", "status")
     (node,) = [line for line in status.lines if line["role"] == "node"]
     assert (node["alive"], "store.sqlite is damaged" in node["why"]) == (False, True)
-    assert "stopped: the store" in run("tdn", "--home", home.folder, "status").out
+    assert "\nn1: the store" in run("tdn", "--home", home.folder, "status").out
 
 
 @pytest.mark.parametrize("name", ["guards/g1/key.pem", "network/management-password"])
@@ -206,6 +206,17 @@ def test_a_read_only_home(home: Home, words: tuple[str, ...]) -> None:
     assert str(home) in ran.error["message"]
     assert "read-only" in ran.error["message"] or "this user may not" in ran.error["message"]
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("role", [Role.NODE, Role.GUARD], ids=str)
+def test_a_read_only_home_that_has_served(home: Home, role: Role) -> None:
+    """With a store it needs to write nothing before a broker answers, which it would wait for without end."""
+    name = home.ids(role)[0]
+    View(home.credentials(role, name) / "store.sqlite").close()
+    ran = read_only(home, str(role), "--id", name)
+    assert (ran.code, ran.error["error"]) == (2, "usage"), ran.err
+    assert str(home.credentials(role, name)) in ran.error["message"]
+    assert "read-only" in ran.error["message"]
 
 
 def test_a_read_only_home_can_be_looked_at(home: Home) -> None:

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tdn.doctor import files, reach
+from tdn.doctor import files, reach, running
 from tdn.doctor.examination import examine
 from tdn.doctor.findings import Finding, State, exit_code, ok, problem, warning
 from tdn.doctor.stores import Store
@@ -256,6 +256,24 @@ def test_a_node_that_systemd_started(home: Home) -> None:
     found = problems(home)
     assert any("node n1 is not ready: the disk is full" in finding.what for finding in found)
     assert any("node n2 does not run" in finding.what for finding in found)
+
+
+def test_brokers_are_told_apart(home: Home) -> None:
+    """Of three, each with its own log; what all nodes say is said once."""
+    away = {"alive": True, "ready": False, "pid": 1, "why": "no broker takes connections"}
+    entries = [
+        {"role": "broker", "id": "broker", "pid": 1, "alive": True, "ready": False},
+        {"role": "broker", "id": "broker2", "pid": None, "alive": False},
+        *({"role": "node", "id": name, **away} for name in ("n1", "n2", "n3")),
+    ]
+    found = list(running.look_at_processes(home, entries, ["g1"]))
+    assert [finding.what for finding in found] == [
+        "broker2 does not run",
+        "broker is not ready: it does not serve",
+        "node n1, node n2, node n3 are not ready: no broker takes connections",
+    ]
+    assert f"{home.folder}/broker2/rabbitmq/log/broker.log" in str(found[0].do)
+    assert f"{home.run}/node-n1.log, and theirs" in str(found[2].do)
 
 
 def test_a_full_disk(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,39 @@ async def test_it_is_tried_again_while_the_broker_is_away(people: People, monkey
     await session.close()
 
 
+REFUSED = LoginRefused("its key is revoked, or the guard does not answer")
+
+
+class ComingBack(Played):
+    """A broker that is away, then lets nobody in because its guard has to catch up with the log, and so on."""
+
+    def __init__(self, people: People, *happens: TdnError) -> None:
+        super().__init__(people, broker=GONE, answer=None)
+        self._happens = list(happens)
+
+    async def _open_line(self) -> Any:
+        self.broker = self._happens.pop(0)
+        return await super()._open_line()
+
+
+async def test_who_waits_for_a_broker_waits_for_its_guard_too(people: People) -> None:
+    """T22: a command that was begun while all brokers were down is not told that its key is revoked when they come back."""
+    ended = TrustError("at last something that no waiting would mend")
+    session = ComingBack(people, GONE, REFUSED, REFUSED, ended)
+    with pytest.raises(TrustError, match="at last"):
+        await session.change("create", {}, message_id=envelope.new_id(), timeout=20)
+    assert session.tried == 4
+    await session.close()
+
+
+async def test_a_refused_login_is_told_at_once_where_the_broker_was_there(people: People) -> None:
+    session = ComingBack(people, REFUSED)
+    with pytest.raises(LoginRefused):
+        await session.change("create", {}, message_id=envelope.new_id(), timeout=20)
+    assert session.tried == 1
+    await session.close()
+
+
 async def test_nobody_knows_an_endpoint(people: People) -> None:
     session = Played(people, broker=GONE, answer=None)
     with pytest.raises(BrokerUnavailable, match="nobody listens there"):
