@@ -48,7 +48,7 @@ test-rabbitmq4: setup  ## what RabbitMQ has a part in, on the RabbitMQ 4 of Debi
 
 check: venv  ## linters, types, and what can be audited offline
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict tdn entity_client spark deploy
+	$(BIN)/mypy --strict tdn entity_client spark deploy bench tests/chaos tests/redteam tests/live.py
 	$(BIN)/python -m deploy.supply.audit --offline
 	$(BIN)/python -m deploy.supply.sbom --check
 

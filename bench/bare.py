@@ -110,7 +110,12 @@ async def open_channel(connection: AsyncioConnection, *, prefetch: int = 100) ->
 
 async def call(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    method(*args, callback=lambda frame: done.done() or done.set_result(frame), **kwargs)
+    
+    def finish(frame: Any) -> None:
+        if not done.done():
+            done.set_result(frame)
+
+    method(*args, callback=finish, **kwargs)
     return await done
 
 

@@ -41,7 +41,8 @@ async def observe_sizes(client: EntityClient, home: Home) -> Sizes:
     assert session._line is not None
     channels = (session._line.requests, session._line.replies)
     originals = [channel.publish for channel in channels]
-    read = session._read
+    believing = session._believing
+    read = believing.read
 
     def watching(publish: Any) -> Any:
         def watched(exchange: str, key: str, body: bytes, **kwargs: Any) -> Any:
@@ -50,19 +51,19 @@ async def observe_sizes(client: EntityClient, home: Home) -> Sizes:
 
         return watched
 
-    def watched_read(body: bytes) -> Any:
-        received.append(len(body))
-        return read(body)
+    def watched_read(message: bytes) -> Any:
+        received.append(len(message))
+        return read(message)
 
     for channel, original in zip(channels, originals, strict=True):
         channel.publish = watching(original)  # type: ignore[method-assign]
-    session._read = watched_read  # type: ignore[method-assign]
+    believing.read = watched_read  # type: ignore[method-assign]
     await client.choose()
     topic = await client.create(path("bench/sizes"), advertise=False)
     await client.advertise(topic.token)
     for channel, original in zip(channels, originals, strict=True):
         channel.publish = original  # type: ignore[method-assign]
-    session._read = read  # type: ignore[method-assign]
+    believing.read = read  # type: ignore[method-assign]
     locate, create, advertise = sent
     # A second node's answer to the locate may have been read too.
     located, created, decided = received[0], received[-2], received[-1]

@@ -43,6 +43,7 @@ from tdn.store import topics
 from tdn.store.search import Reader, Search
 from tdn.store.view import View
 from tdn.trust import signing
+from tdn.trust.envelope import Envelope
 
 TOPICS = int(os.environ.get("TDN_BENCH_TOPICS", "1000000"))
 SMALL = 10_000
@@ -307,17 +308,17 @@ async def _discover(client: EntityClient, query: str, language: str, limit: int 
 
 async def _observe(client: EntityClient, query: str, count: int) -> tuple[int, int, int]:
     """Bytes of the question, bytes of the answer, and bytes of one advertisement."""
-    session = client._session
+    believing = client._session._believing
     received: list[int] = []
-    read = session._read
+    read = believing.read
 
-    def watched(body: bytes) -> object:
-        received.append(len(body))
-        return read(body)
+    def watched(message: bytes) -> Envelope:
+        received.append(len(message))
+        return read(message)
 
-    session._read = watched  # type: ignore[assignment,method-assign]
+    believing.read = watched  # type: ignore[method-assign]
     sizes = [len(topic.token) async for topic in client.discover(query, language="sql", limit=count)]
-    session._read = read  # type: ignore[method-assign]
+    believing.read = read  # type: ignore[method-assign]
     # A question takes the first step; a `located` may have been among what was received.
     return 4_200, sum(received[-max(1, count // 40) :]), sum(sizes) // len(sizes)
 

@@ -25,7 +25,7 @@ from tdn.local.network import Network
 from tdn.protocol import jsontext
 from tdn.protocol.descriptor import path, text
 from tdn.protocol.names import Role, mint_uuid
-from tdn.protocol.times import parse_time
+from tdn.protocol.times import format_time, parse_time
 from tdn.protocol.trees import Hosting
 from tdn.rules.apply import _decide, audience
 from tdn.rules.state import LogRecord, next_head
@@ -199,7 +199,7 @@ class _Filling:
         if outcome.receipt is None:
             raise RuntimeError(f"a {request.kind} was refused: {outcome.error}")
         # No offset of the stream, which does not hold it; the next one that it holds comes after those that were read from it.
-        view._write(record, -1, outcome)
+        view._write(record, -1, outcome, format_time(request.issued))
         view.position = Position(record.seq, view.position.offset, record.head)
         self._pending += 1
         if self._pending % _AT_ONCE == 0:

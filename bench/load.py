@@ -23,10 +23,9 @@ from typing import Any
 from bench.figures import percentile, print_table
 from bench.load_clients import Done, Entities
 from tdn.bus.connection import tls_context
-from tdn.guard.management import MANAGEMENT_USER
 from tdn.local.home import Home
 from tdn.local.network import Network
-from tdn.protocol.names import Role
+from tdn.protocol.names import MANAGEMENT_USER, Role
 from tdn.trust import credentials
 
 ENTITIES = int(os.environ.get("TDN_LOAD_ENTITIES", "1000"))

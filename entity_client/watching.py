@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from entity_client.objects import Change, read_change
@@ -51,7 +51,7 @@ class Watching:
         #: Whether a node has answered from our version on, so that there is such a version.
         self._answered = False
 
-    def __aiter__(self) -> AsyncIterator[Change]:
+    def __aiter__(self) -> AsyncGenerator[Change, None]:
         return self._run()
 
     async def _run(self) -> AsyncGenerator[Change, None]:

@@ -23,6 +23,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -565,7 +566,7 @@ async def meet(
         await client.choose()
     for client in clients:
         for node in network.nodes():
-            await until(lambda c=client, n=node: network.fact("principal", c.identity.name.principal, n), f"{node} to know it")
+            await until(partial(network.fact, "principal", client.identity.name.principal, node), f"{node} to know it")
     return clients
 
 

@@ -282,7 +282,7 @@ def _watching(kind: str) -> Act:
             announcing = asyncio.create_task(announce())
             shown = 0
             try:
-                async with contextlib.aclosing(aiter(watching)) as changes:  # type: ignore[type-var]  # it is a generator
+                async with contextlib.aclosing(aiter(watching)) as changes:
                     async for change in changes:
                         _print_change(change, arguments)
                         shown += 1

@@ -30,7 +30,7 @@ def forget_what_was_decided() -> None:
         return None
 
     apply.repeated = nothing  # type: ignore[assignment]
-    changes.repeated = nothing  # type: ignore[assignment]
+    setattr(changes, "repeated", nothing)  # noqa: B010  # it came there by import
 
 
 def acknowledge_too_early() -> None:

@@ -20,7 +20,7 @@ def reach_brokers_at(ports: list[int]) -> None:
     def elsewhere(home: Home) -> ConnectionSettings:
         return replace(connection(home), brokers=[Broker("127.0.0.1", port) for port in ports])
 
-    Home.connection = elsewhere  # type: ignore[method-assign]
+    Home.connection = elsewhere  # type: ignore[method-assign, assignment]  # `self` is called as what it is
 
 
 if __name__ == "__main__":

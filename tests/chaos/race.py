@@ -309,7 +309,7 @@ class Race:
             Racer(folder, world, self.books, random.Random(self._dice.random()), everyone[:2]) for folder in self._folders
         ]
         self.world = world
-        self.entities: list[Name] = [one.identity.name for one in (*self.racers, *followers)]
+        self.entities: list[Name] = [*(one.identity.name for one in self.racers), *(one.identity.name for one in followers)]
         self._tasks += [asyncio.create_task(racer.run(self._stop)) for racer in self.racers]
 
     @property

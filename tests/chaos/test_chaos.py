@@ -146,6 +146,7 @@ def shows_something(race: Race, trading: Trading, checker: Checker, happened: li
     assert count["repeated"] > 5
     assert all(one.payloads for one in race.received)
     assert sum(owner.ended for owner in trading.owners) > 3
+    assert trading.outsider is not None
     assert all(one.refused for one in (*trading.insistent, trading.outsider))
     taken = [message for message in traffic.messages.values() if message.taken is not None]
     assert any(message.publisher.startswith("publisher-") for message in taken)

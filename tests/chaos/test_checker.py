@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ def show_what_is_not_there(traffic: Traffic) -> None:
     traffic.shown.add(Shown(INSIDER, "unheard of", "discover"))
 
 
-FLAWS = {
+FLAWS: dict[Callable[[Traffic], None], str] = {
     taken_late: "published m3 to open, 10 ms after the end was signed",
     taken_from_nobody: "mallory published m3 to open, never allowed",
     taken_too_early: "bob published m3 to open, never allowed",
@@ -127,7 +128,7 @@ def test_reading_anew_may_repeat() -> None:
 
 def test_nodes_show_what_is_there() -> None:
     """T22: a live topic that a node does not show is lost; one that it shows although it has ended is too much."""
-    soon = {"ends_after": NOW, "word": "all"}
+    soon: dict[str, Any] = {"ends_after": NOW, "word": "all"}
     assert list(incomplete({"n1": [OPEN, HIDDEN]}, model(), INSIDER, **soon)) == []
     assert "lost: n1 does not show hidden" in next(incomplete({"n1": [OPEN]}, model(), INSIDER, **soon))
     assert "shows ended" in next(incomplete({"n1": [OPEN, HIDDEN, ENDED]}, model(), INSIDER, **soon))
@@ -161,7 +162,7 @@ def test_queues_that_are_left(name: str, arguments: dict[str, int], found: str |
     feeds = {(UUID, "dora", SECRET), (UUID, "carol", SECRET)}
     entities = {"alice", "bob", "carol", "dora"}
     left = list(left_queues([{"name": name, "arguments": arguments}], nodes=["n1"], entities=entities, feeds=feeds, held=held))
-    assert [found in one for one in left] == ([True] if found else [])
+    assert [found is not None and found in one for one in left] == ([True] if found else [])
 
 
 def test_queues_of_a_connection_that_is_gone() -> None:

@@ -14,8 +14,9 @@ import time
 from collections.abc import AsyncIterable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from entity_client import EntityClient, lists, path
 from tdn.bus.address import ConnectionSettings, load_connection
@@ -282,6 +283,12 @@ async def _has_entered(client: EntityClient) -> bool:
     return False
 
 
+class Worker(Protocol):
+    """Somebody who trades until told to stop."""
+
+    async def run(self, stop: asyncio.Event) -> None: ...
+
+
 class Trading:
     """All of them together, on one network."""
 
@@ -312,7 +319,7 @@ class Trading:
         known = [self._client(folder) for folder in folders["publisher"]]
         everybody = [*known, *readers, *askers, outsider, pair._reader._client]
         for client in everybody:
-            await until(lambda c=client: _has_entered(c), "everybody to be introduced", seconds=120)
+            await until(partial(_has_entered, client), "everybody to be introduced", seconds=120)
         names = {
             PUBLISH: [client.identity.name.id for client in known],
             SUBSCRIBE: [client.identity.name.id for client in readers],
@@ -320,7 +327,7 @@ class Trading:
         for client in everybody:
             for node in network.nodes():
                 principal = client.identity.name.principal
-                await until(lambda n=node, p=principal: network.fact("principal", p, n), f"{node} to know {principal}")
+                await until(partial(network.fact, "principal", principal, node), f"{node} to know {principal}")
         hidden_from = [askers[1].identity.name.id, outsider.identity.name.id]
         self.owners = [
             Owner(self._client(network.entity("owner")), self.market, random.Random(dice.random()), hidden_from, names)
@@ -331,7 +338,7 @@ class Trading:
         self.outsider = Insistent(outside[0], self.market, random.Random(dice.random()))
         self.askers = [Asker(client, self.market, random.Random(dice.random()), places) for client in askers]
         self.readers = [Reader(client, self.market, random.Random(dice.random())) for client in (*readers, outsider)]
-        working = (*self.owners, *self.insistent, self.outsider, *self.askers, *self.readers)
+        working: tuple[Worker, ...] = (*self.owners, *self.insistent, self.outsider, *self.askers, *self.readers)
         self._tasks = [self._begin(one.run(self._stop)) for one in working]
         self._tasks.append(self._begin(pair.publish(self._stop)))
         self._reading = [self._begin(pair.read())]

@@ -135,12 +135,13 @@ def _thief_of_tags(method: str, **rest: Any) -> Act:
 
 def _requeue_its_own(attacker: Attacker, names: dict[str, str]) -> None:
     """What is taken and put back goes back where it was, by whichever way."""
-    for give_back in (
+    ways: tuple[Callable[[int], Any], ...] = (
         lambda tag: attacker.channel.basic_nack(tag, requeue=True),
         lambda tag: attacker.channel.basic_reject(tag, requeue=True),
         lambda tag: attacker.channel.basic_nack(tag, requeue=False),
         lambda tag: attacker.channel.basic_recover(requeue=True),
-    ):
+    )
+    for give_back in ways:
         attacker.publish(names["G"])
         method = attacker.get(names["O"], ack=False)
         assert method is not None, "the attacker's own right does not work, so nothing here would show anything"

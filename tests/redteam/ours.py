@@ -53,7 +53,9 @@ def set_up(live: LiveNetwork) -> Ours:
 
 
 async def _prepare(live: LiveNetwork) -> Target:
-    folder = lambda name: live.home.credentials(Role.ENTITY, name)  # noqa: E731
+    def folder(name: str) -> Path:
+        return live.home.credentials(Role.ENTITY, name)
+
     alice, grace, mallory, sybil = [await EntityClient.connect(folder(name)) for name in ("alice", "grace", "mallory", "sybil")]
     try:
         for newcomer in (mallory, sybil):

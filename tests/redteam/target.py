@@ -163,7 +163,7 @@ class Oracle:
 
     def hear(self) -> list[bytes]:
         """All that is in the victim's queue."""
-        heard = []
+        heard: list[bytes] = []
         while True:
             method, _, body = self._channel.basic_get(self._target.victim.queue, auto_ack=True)
             if method is None:

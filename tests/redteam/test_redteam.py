@@ -228,7 +228,7 @@ def test_refusals_sound_alike(target: Target, act: str) -> None:
     told = []
     for exchange, queue in ((target.victim.exchange, target.victim.queue), absent):
         attacker.channel = attacker.connection.channel()
-        answer = attempt(lambda exchange=exchange, queue=queue: ALIKE[act](attacker, exchange, queue))
+        answer = attempt(partial(ALIKE[act], attacker, exchange, queue))
         told.append((answer.code, answer.text.replace(queue, "…").replace(exchange, "…")))
     assert told[0] == told[1]
     assert told[0][0] == attacks.ACCESS_REFUSED
@@ -373,7 +373,8 @@ def test_management(target: Target, oracle: Oracle) -> None:
     operations, claims = doors.operations(target), doors.claims(target)
     oracle.whisper()
     # Every operation as nobody, and one that would tell something as everybody.
-    tried = [(operation, {}) for operation in operations] + [(operations[0], headers) for headers in claims.values()]
+    as_nobody: dict[str, str] = {}
+    tried = [(operation, as_nobody) for operation in operations] + [(operations[0], headers) for headers in claims.values()]
     got = {
         (*operation[:2], *headers.values()): doors.send(target, target.attacker, operation, headers)
         for operation, headers in tried
@@ -874,7 +875,7 @@ def _many(scene: Scene, number: int) -> list[bytes]:
 def test_nothing_was_left(ours: Ours, target: Target) -> None:
     """No queue, exchange, binding, policy, user or virtual host is there that an attack wanted."""
     vhost = quote(target.vhost, safe="")
-    manage = lambda where: ours.live.manage("GET", where)  # noqa: E731
+    manage = partial(ours.live.manage, "GET")
     assert [vhost["name"] for vhost in manage("/vhosts")] == [target.vhost]
     assert manage("/users") == []
     assert manage("/policies") == []
