@@ -1,7 +1,6 @@
-"""One entity's session with the network: connected, introduced, with a reply queue of its own; renewed when it is lost.
+"""One entity's session with the network: questions and changes, put until they are answered or the time is up.
 
-The first contact goes through RabbitMQ's direct reply-to, which needs no permission; a node answers with the name of the reply queue
-that it made. Every reply is unsealed, and verified to be a node's, ours, an answer to what we asked, and fresh.
+How it is connected, and whose replies are believed, is in `introduced`.
 
 While no broker can be reached, or nobody answers through it, questions that only read go to the nodes' own endpoints instead, where such are
 known; the same messages, verified alike. It is gone back to the broker as soon as that serves again. Changes wait for it.
@@ -12,18 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from entity_client.believing import Believing
 from entity_client.endpoints import Age, Endpoints
+from entity_client.introduced import ATTEMPT_SECONDS, QUESTION_LIFE, Introduced, Line, for_now, now
 from entity_client.patience import Patience, before
 from tdn.bus.address import ConnectionSettings, NodeAddress
-from tdn.bus.connection import Channel, Connection, Delivery
-from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, TrustError, UsageError, from_object
+from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, UsageError, from_object
 from tdn.observe.traces import of_entity
 from tdn.observe.trail import REFUSED, Trail
 from tdn.protocol import jsontext, names
@@ -35,14 +32,10 @@ from tdn.trust.replay import MAX_CHANGE_LIFE
 
 logger = logging.getLogger(__name__)
 
-_QUESTION_LIFE = timedelta(seconds=60)
-#: How long one attempt waits before the same message is sent again.
-_ATTEMPT_SECONDS = 3.0
-#: The same for a change that a node answers only when the guards have ended something: longer than a node waits for a guard that is gone. A message
-#: that is sent again meanwhile may be the broker's occasion to ask that very guard, and to close the channel on which the answer would come.
+#: How long one attempt waits, of a change that a node answers only when the guards have ended something: longer than a node waits for a guard that
+#: is gone. A message that is sent again meanwhile may be the broker's occasion to ask that very guard, and to close the channel on which the answer
+#: would come.
 _ENDING_SECONDS = 12.0
-#: What connecting gets at least, however short the time is that a caller has left.
-_LEAST_SECONDS = 1.0
 #: How long the broker, and a node's first answer through it, are waited for before a question that only reads goes to the nodes' own endpoints.
 _FALLBACK_SECONDS = 4.0
 #: While the broker is away: how long a question waits for another try, how far apart tries are, and how long one may take.
@@ -51,33 +44,9 @@ _TRY_AGAIN_SECONDS = 1.0
 _TRY_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A connection and its two channels: changes are confirmed; questions and first contact are not, since the address of a direct
-    reply belongs to the channel that published."""
-
-    connection: Connection
-    requests: Channel
-    replies: Channel
-
-    @property
-    def is_open(self) -> bool:
-        return not any(part.closed.done() for part in (self.connection, self.requests, self.replies))
-
-
-class Session:
+class Session(Introduced):
     def __init__(self, credentials: Credentials, settings: ConnectionSettings) -> None:
-        self.credentials = credentials
-        self.network = settings.network
-        self._settings = settings
-        self._believing = Believing(credentials)
-        self._pending: dict[str, asyncio.Queue[bytes | TdnError]] = {}
-        self._line: _Line | None = None
-        self._session: str | None = None
-        #: Whether a login that is refused may be so for the moment alone, by a guard that has to catch up first: we were let in before, or the broker
-        #: has just come back.
-        self._may_be_late = False
-        self._lock = asyncio.Lock()
+        super().__init__(credentials, settings)
         self._endpoints = Endpoints(credentials, settings.nodes)
         #: Why questions that only read go to nodes' own endpoints at present; None while they go through the broker.
         self._away: TdnError | None = None
@@ -86,23 +55,11 @@ class Session:
         #: Nodes that have answered without the broker, and how old their latest answers may be.
         self.ages: dict[str, Age] = {}
 
-    def _leave(self, line: _Line) -> None:
-        """Give up a connection without waiting for its broker, unless somebody else has done so already."""
-        if self._line is line:
-            line.connection.abandon()
-            self._line = self._session = None
-
     async def close(self) -> None:
         if self._trying is not None:
             self._trying.cancel()
             await asyncio.gather(self._trying, return_exceptions=True)
         await self._disconnect()
-
-    async def _disconnect(self) -> None:
-        if self._line is not None:
-            await self._line.connection.close()
-            self._line = None
-            self._session = None
 
     @property
     def is_away(self) -> bool:
@@ -114,25 +71,13 @@ class Session:
         if to_read and self._endpoints and not await self._broker_serves(timeout):
             return
         try:
-            await self._ensure(_now() + timeout)
+            await self._ensure(now() + timeout)
         except BrokerUnavailable as error:
             raise error if to_read else _unchanged(error) from error
 
     def learn(self, address: NodeAddress) -> None:
         """Where a node answers by itself, as it said."""
         self._endpoints.learn(address)
-
-    async def line(self, timeout: float) -> Connection:
-        """A connection, also when no node is there to introduce us to."""
-        async with self._lock:
-            if self._line is None or not self._line.is_open:
-                await self._disconnect()
-                try:
-                    async with asyncio.timeout(timeout):
-                        self._line = await self._open_line()
-                except TimeoutError as error:
-                    raise BrokerUnavailable("no broker answered in time") from error
-            return self._line.connection
 
     # --- asking ---
 
@@ -206,7 +151,7 @@ class Session:
             self.credentials,
             audience=node.name.principal if node else "tdn:nodes",
             now=datetime.now(UTC),
-            life=_QUESTION_LIFE,
+            life=QUESTION_LIFE,
             message_id=message_id,
             reply=self._session,
         )
@@ -227,7 +172,7 @@ class Session:
         """Ask through the broker. When there is no answer at all within the `silence`, that is an end too: the next question says hello again."""
         line = await self._ensure(patience.until)
         message = self._write_question(kind, body, node, message_id)
-        first = min(patience.until, _now() + silence) if silence is not None else patience.until
+        first = min(patience.until, now() + silence) if silence is not None else patience.until
         heard = False
         async with self._expecting(message_id) as replies:
             # Not confirmed: the answer is the confirmation, and without one the question is asked again.
@@ -288,31 +233,31 @@ class Session:
         timeout: float,
         node: Identity | None,
     ) -> Envelope:
-        deadline = _now() + timeout
-        attempt = _ENDING_SECONDS if kind in envelope.ENDS_RIGHTS else _ATTEMPT_SECONDS
+        deadline = now() + timeout
+        attempt = _ENDING_SECONDS if kind in envelope.ENDS_RIGHTS else ATTEMPT_SECONDS
         raw: bytes | None = None
         sent = False
         while True:
             confirmed, line = False, None
             try:
                 try:
-                    line = await self._ensure(min(deadline, _now() + max(_ATTEMPT_SECONDS, timeout / 2)))
+                    line = await self._ensure(min(deadline, now() + max(ATTEMPT_SECONDS, timeout / 2)))
                 except NoNodeAnswered:
                     if node is not None:
                         raise
                     if not sent:
                         # Nobody to introduce us: the change can wait in the broker all the same, for a day.
-                        async with asyncio.timeout(_ATTEMPT_SECONDS):
+                        async with asyncio.timeout(ATTEMPT_SECONDS):
                             await self._post(self._write_change(kind, body, message_id, tail, None), message_id)
                         sent = True
-                    if _now() >= deadline:
+                    if now() >= deadline:
                         raise self._undecided(kind) from None
                     continue
                 raw = self._write_change(kind, body, message_id, tail, self._session)
                 async with (
                     self._expecting(message_id) as replies,
                     # The confirmation is waited for no longer than the answer: with most brokers away none comes.
-                    asyncio.timeout(min(attempt, max(0.05, deadline - _now()))),
+                    asyncio.timeout(min(attempt, max(0.05, deadline - now()))),
                 ):
                     await self._post(raw, message_id, node)
                     sent = confirmed = True
@@ -321,10 +266,10 @@ class Session:
                     raise from_object(reply.body)
                 return reply
             except LoginRefused:
-                if not self._may_be_late or _now() >= deadline:
+                if not self._may_be_late or now() >= deadline:
                     raise
             except (BrokerUnavailable, TimeoutError) as error:
-                if _now() >= deadline:
+                if now() >= deadline:
                     if (sent or self._session is not None) and node is not None:
                         raise NoNodeAnswered(f"node {node.name.id} did not answer") from error
                     if sent:
@@ -379,7 +324,7 @@ class Session:
                 message_id=message_id,
             )
         except Refused as error:
-            raise _for_now(error) from error
+            raise for_now(error) from error
 
     def _undecided(self, kind: str) -> NoNodeAnswered:
         return NoNodeAnswered(
@@ -388,40 +333,23 @@ class Session:
             detail={"queued": True},
         )
 
-    @property
-    def queue(self) -> str | None:
-        """The session's own half of its reply queue's name; another one after each reconnection."""
-        return self._session
+    # --- which way ---
 
-    @contextlib.asynccontextmanager
-    async def notifications(self, uuid: str) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
-        """What nodes send us of what we follow, unread; and what ends the connection (T29)."""
-        if names.watching(uuid) in self._pending:
-            raise UsageError(f"{uuid} is followed in this session already")
-        async with self._expecting(names.watching(uuid)) as arriving:
-            yield arriving
-
-    @contextlib.asynccontextmanager
-    async def _expecting(self, message_id: str) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
-        replies: asyncio.Queue[bytes | TdnError] = asyncio.Queue()
-        self._pending[message_id] = replies
-        try:
-            yield replies
-        finally:
-            self._pending.pop(message_id, None)
-
-    # --- being connected ---
-
-    @property
-    def _is_introduced(self) -> bool:
-        return self._line is not None and self._line.is_open and self._session is not None
+    async def _ensure(self, deadline: float) -> Line:
+        """A connection with a reply queue: the present one, or a new one."""
+        if self._trying is not None and not self._trying.done() and not self._is_introduced:
+            # It is on the way already.
+            await asyncio.wait([self._trying], timeout=max(0.0, deadline - now()))
+            self._trying.cancel()
+            await asyncio.wait([self._trying])
+        return await super()._ensure(deadline)
 
     async def _broker_serves(self, within: float) -> bool:
         """Whether a question that only reads goes through the broker now. Tried for a few seconds, half of the time that there is at most; while the
         broker is away, only glanced at: the tries go on beside the questions."""
         if not self._is_introduced:
-            if (self._trying is None or self._trying.done()) and _now() >= self._try_at:
-                self._try_at = _now() + _TRY_AGAIN_SECONDS
+            if (self._trying is None or self._trying.done()) and now() >= self._try_at:
+                self._try_at = now() + _TRY_AGAIN_SECONDS
                 self._trying = asyncio.create_task(self._try())
             if self._trying is not None and not self._trying.done():
                 patience = _FALLBACK_SECONDS if self._away is None else _GLANCE_SECONDS
@@ -442,164 +370,13 @@ class Session:
         try:
             async with asyncio.timeout(_TRY_SECONDS), self._lock:
                 if not self._is_introduced:
-                    await self._connect(_now() + _TRY_SECONDS)
+                    await self._connect(now() + _TRY_SECONDS)
                     self._may_be_late = True
         except TdnError as error:
             return error
         except TimeoutError:
             return BrokerUnavailable("the broker did not answer")
         return None
-
-    async def _ensure(self, deadline: float) -> _Line:
-        """A connection with a reply queue: the present one, or a new one."""
-        if self._trying is not None and not self._trying.done() and not self._is_introduced:
-            # It is on the way already.
-            await asyncio.wait([self._trying], timeout=max(0.0, deadline - _now()))
-            self._trying.cancel()
-            await asyncio.wait([self._trying])
-        async with self._lock:
-            while not self._is_introduced:
-                try:
-                    try:
-                        await self._connect(deadline)
-                    except Refused as error:
-                        raise _for_now(error) from error
-                    self._may_be_late = True
-                except TimeoutError as error:
-                    raise BrokerUnavailable("no broker answered in time") from error
-                except BrokerUnavailable:
-                    if _now() >= deadline:
-                        raise
-                    self._may_be_late = True
-                    await asyncio.sleep(0.3)
-                except LoginRefused:
-                    # After brokers have come back, a guard lets entities in again once it has caught up with the log, which of several brokers
-                    # most must have again. Who was in before, or waits for those brokers, and was not told that its key is over, waits for that.
-                    if not self._may_be_late or _now() >= deadline:
-                        raise
-                    await asyncio.sleep(0.3)
-            if self._line is None:
-                raise BrokerUnavailable("the connection to the broker is gone")
-            return self._line
-
-    async def _connect(self, deadline: float) -> None:
-        if self._line is None or not self._line.is_open:
-            await self._disconnect()
-            # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more.
-            async with asyncio.timeout_at(max(deadline, _now() + _LEAST_SECONDS)):
-                self._line = await self._open_line()
-        line = self._line
-        session = await self._introduce(line, deadline)
-        await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
-        if self._line is line:
-            self._session = session
-
-    async def _open_line(self) -> _Line:
-        connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
-        try:
-            return await self._open_channels(connection)
-        except BaseException:
-            # Also when nobody waits any more: it would stay open.
-            connection.abandon()
-            raise
-
-    async def _open_channels(self, connection: Connection) -> _Line:
-        line = _Line(connection, await connection.channel(confirms=True), await connection.channel())
-        # A channel alone is closed when the broker refuses something on it; whoever waits for an answer on it must not wait in vain.
-        for part in (line.connection, line.requests, line.replies):
-            part.closed.add_done_callback(partial(self._on_lost, line))
-        line.replies.on_cancelled(self._on_queue_lost)
-        line.replies.on_returned(self._on_returned)
-        await line.replies.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
-        return line
-
-    async def _introduce(self, line: _Line, deadline: float) -> str:
-        """Say hello until a node answers with our reply queue."""
-        while True:
-            message_id = envelope.new_id()
-            logger.info("hello is request %s", message_id)
-            raw = envelope.write(
-                "hello",
-                {},
-                self.credentials,
-                audience=f"tdn:network:{self.network}",
-                now=datetime.now(UTC),
-                life=_QUESTION_LIFE,
-                message_id=message_id,
-                with_chain=True,
-            )
-            async with self._expecting(message_id) as replies:
-                await line.replies.publish(
-                    names.REQUESTS,
-                    names.nodes_key(),
-                    raw,
-                    headers={names.PATH_HEADER: names.CHANGE_PATH},
-                    reply_to=names.DIRECT_REPLY,
-                    expiration_seconds=_ATTEMPT_SECONDS * 2,
-                )
-                try:
-                    async with asyncio.timeout(max(0.05, min(_ATTEMPT_SECONDS, deadline - _now()))):
-                        reply = await self._next(replies, message_id)
-                except TimeoutError as error:
-                    if _now() >= deadline:
-                        raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
-                    continue
-            if reply.kind == "error":
-                raise from_object(reply.body)
-            if reply.kind != "welcome" or reply.body["network"] != self.network:
-                raise TrustError("the node belongs to another network than connection.toml names")
-            return str(reply.body["session"])
-
-    def _on_queue_lost(self) -> None:
-        """The reply queue is gone, with the broker that it was on, and the connection is not: the next message begins with a hello. No answer
-        comes to whoever waits for one."""
-        self._session = None
-        for replies in self._pending.values():
-            replies.put_nowait(BrokerUnavailable("the broker has lost the reply queue of this session"))
-
-    def _on_returned(self, message_id: str) -> None:
-        """A question to a node that is not there."""
-        if (replies := self._pending.get(message_id)) is not None:
-            replies.put_nowait(NoNodeAnswered("the node is not there"))
-
-    def _on_lost(self, line: _Line, closed: asyncio.Future[TdnError]) -> None:
-        if self._line is not None and self._line is not line:
-            # One that was left before, and ends only now.
-            return
-        self._session = None
-        if isinstance(closed.result(), LoginRefused):
-            # Cut off, not merely disconnected: there is no coming back to wait for.
-            self._may_be_late = False
-        for replies in self._pending.values():
-            replies.put_nowait(_for_now(closed.result()))
-
-    # --- replies ---
-
-    def _on_reply(self, delivery: Delivery) -> None:
-        """Sort an answer to whoever waits for it. It is opened there: of two answers to a locate, one may be enough."""
-        if delivery.correlation is not None:
-            waiting = self._pending.get(delivery.correlation)
-            if waiting is not None:
-                waiting.put_nowait(delivery.body)
-            return
-        # To a direct reply-to: a welcome, or an error to somebody who could not be named. Only a hello is sent that way.
-        for message_id, waiting in self._pending.items():
-            if not message_id.startswith(names.watching("")):
-                waiting.put_nowait(delivery.body)
-
-    async def _next(self, replies: asyncio.Queue[bytes | TdnError], message_id: str) -> Envelope:
-        """The next answer to a message that is believed. Anybody could have sent what is not; it is passed over."""
-        while True:
-            arrived = await replies.get()
-            if isinstance(arrived, TdnError):
-                raise arrived
-            reply = self._believing.believed(arrived, message_id)
-            if reply is not None:
-                return reply
-
-    def remember(self, node: Identity) -> None:
-        """A node that was verified before, in another session."""
-        self._believing.remember(node)
 
 
 def _unchanged(error: BaseException) -> BrokerUnavailable:
@@ -614,18 +391,3 @@ def _require_size(raw: bytes) -> None:
         raise UsageError(
             f"the request has {len(raw)} bytes, over the limit of {jsontext.MAX_REQUEST_BYTES}; shorten the descriptor"
         )
-
-
-def _for_now(error: TdnError) -> TdnError:
-    """What ended a channel of a session, for who waits on it.
-
-    Everybody whom the guard knows may write requests and read its own replies. If the broker refuses that, its guard is not sure of anything:
-    it has just started, or lost the log. That passes. Who may no longer is refused the login.
-    """
-    if isinstance(error, Refused) and "broker" in error.detail:
-        return BrokerUnavailable("the broker's guard lets nobody do anything at the moment", detail=error.detail)
-    return error
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

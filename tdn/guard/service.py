@@ -1,6 +1,6 @@
-"""A guard's life: follow the log, answer RabbitMQ over HTTPS, end at the broker what the log has ended, say how far it is.
+"""A guard's life: follow the log, answer RabbitMQ (`answering`), end at the broker what the log has ended (`enforcing`), say how far it is.
 
-Only the broker may ask: the TLS client certificate must be a broker's. What the guard cannot know it does not allow: it is *sure* while it has
+What the guard cannot know it does not allow: it is *sure* while it has
 read all of the log and the broker has confirmed a word of it a moment ago; of several brokers, most of them. A guard that was paused or cut off
 notices at its next answer. It reads the log through its own broker, or through any other while that one is away: what it ends, it ends at all.
 """
@@ -9,42 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
-import ssl
 import time
 from base64 import b64encode
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
-from aiohttp import web
-
-from tdn import machine
-from tdn.bus.connection import CUT_OFF, Broker, Channel, Connection
+from tdn.bus.connection import CUT_OFF, Channel, Connection
 from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
-from tdn.guard import decisions, trim_policy
+from tdn.guard import trim_policy
+from tdn.guard.answering import Answering
 from tdn.guard.audit import AUDIT_FILE, Audit, Entry
-from tdn.guard.decisions import Decision, Knowledge
 from tdn.guard.enforcing import Cut, Enforcer
 from tdn.guard.management import Management
 from tdn.guard.memory import MEMORY_FILE, Remembered
 from tdn.guard.observed import Observed
+from tdn.guard.settings import GuardSettings as GuardSettings
 from tdn.protocol import names
-from tdn.protocol.names import MANAGEMENT_USER, Name, Role
-from tdn.protocol.times import format_time, parse_time, whole_seconds
+from tdn.protocol.names import Name, Role
+from tdn.protocol.times import format_time, whole_seconds
 from tdn.replica.replica import Applied, Replica
 from tdn.rules import feeds, principals
-from tdn.rules.apply import network_id, read_genesis
+from tdn.rules.apply import network_id
 from tdn.rules.feeds import Touched
 from tdn.rules.state import Outcome
 from tdn.store.topics import NOTHING
 from tdn.trust import envelope
-from tdn.trust.certificates import decode_chain, roots_from_ders
 from tdn.trust.credentials import Credentials
 
 logger = logging.getLogger(__name__)
@@ -74,26 +68,6 @@ _OFFERED = 500
 _OFFERED_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class GuardSettings:
-    brokers: Sequence[Broker]
-    vhost: str
-    genesis: bytes
-    store: Path
-    enrolments: Path
-    host: str
-    port: int
-    #: `https://127.0.0.1:15671` of each broker, its own first, and the password that only the guards and the operator know.
-    management_urls: Sequence[str]
-    management_password: str
-    #: The broker that asks this guard, where it is known which.
-    own_broker: Broker | None = None
-    #: No tick of any node for so long means that none is there.
-    silence_seconds: float = 20.0
-    #: How many rows the audit log keeps.
-    audit_rows: int = 1_000_000
-
-
 class Guard:
     def __init__(
         self, credentials: Credentials, settings: GuardSettings, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -107,18 +81,10 @@ class Guard:
         self.replica = Replica(
             settings.store, network_id(settings.genesis), self._on_applied, stores=NOTHING, linger_seconds=_LINGER_SECONDS
         )
-        self._genesis = read_genesis(settings.genesis)
-        self.counts: Counter[str] = Counter()
         folder = settings.store.parent
         self._audit = Audit(folder / AUDIT_FILE, keep_rows=settings.audit_rows)
         self._memory = Remembered(folder / MEMORY_FILE)
         self._management = Management(settings.management_urls, settings.management_password, settings.vhost, credentials)
-        # What is ended follows from the log, whether or not somebody could be let in now.
-        self._enforcer = Enforcer(
-            self.replica.reader, self._memory, self._management, lambda: replace(self._know(), sure=True), self._note_cut
-        )
-        #: Logins that were allowed to ask or answer each other while no node was there.
-        self._peers: set[str] = set()
         #: Records that have been applied and whose consequences at the broker are still being drawn; and whatever else is being ended.
         self._settling: dict[asyncio.Task[None], int | None] = {}
         #: Records that end something and were applied before all of the log was read; and logins that they end, with the reason.
@@ -135,8 +101,6 @@ class Guard:
         if self._memory.complete:
             self._remembers.set()
         self._following = False
-        self._enrolled: dict[str, Name] = {}
-        self._enrolments_read = -1
         self.observed = Observed(
             replica=self.replica,
             identity=credentials.identity,
@@ -146,6 +110,24 @@ class Guard:
             sure=lambda: self.sure,
             cutting=lambda: self.cutting,
             audit_waiting=lambda: self._audit.waiting,
+        )
+        self._answering = Answering(
+            credentials,
+            settings,
+            self.replica.reader,
+            self._memory,
+            self._audit,
+            sure=lambda: self.sure,
+            decided=self.observed.metrics.decided,
+            clock=clock,
+        )
+        # What is ended follows from the log, whether or not somebody could be let in now.
+        self._enforcer = Enforcer(
+            self.replica.reader,
+            self._memory,
+            self._management,
+            lambda: replace(self._answering.know(), sure=True),
+            self._note_cut,
         )
 
     @property
@@ -165,12 +147,17 @@ class Guard:
         return {**told, "reason": f"the broker has confirmed nothing for {LEASE_SECONDS:.0f} s"}
 
     @property
+    def counts(self) -> Counter[str]:
+        """Questions of the broker, allowed and denied."""
+        return self._answering.counts
+
+    @property
     def cutting(self) -> int:
         """Ends that are in the log and not known to be carried out at the broker yet."""
         return len(self._settling)
 
     async def run(self, stop: asyncio.Event) -> None:
-        runner = await self._listen()
+        runner = await self._answering.listen()
         async with self._management:
             work = [self._follow(), self._beat(), self._watch_clock(), self._flush(), stop.wait()]
             work.append(trim_policy.watch(self._management))
@@ -307,130 +294,6 @@ class Guard:
             channel = self._channels[exchange] = await self._connection.channel(confirms=True)
         return channel
 
-    # --- answering the broker ---
-
-    async def _listen(self) -> web.AppRunner:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self._credentials.folder / "trust.pem"))
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(str(self._credentials.folder / "cert.pem"), str(self._credentials.folder / "key.pem"))
-        app = web.Application(client_max_size=65_536)
-        app.router.add_post("/auth/{question}", self._answer)
-        runner = web.AppRunner(app, access_log=None, keepalive_timeout=300)
-        await runner.setup()
-        host, port = self._settings.host, self._settings.port
-        try:
-            await web.TCPSite(runner, host, port, ssl_context=context).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise machine.cannot_listen(error, host, port, "guard_listen in tdn.toml, or listen in guard.toml") from error
-        return runner
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        question = request.match_info["question"]
-        peer = _peer(request)
-        if peer is None or peer.role is not Role.BROKER:
-            # Whatever it says, only its own certificate's name is proven.
-            self._note("guard", {"username": str(peer or "")}, Decision(False, "only a broker may ask"))
-            self.counts["denied"] += 1
-            self.observed.metrics.decided("guard", False, 0.0)
-            return web.Response(text="deny")
-        fields = {key: str(value) for key, value in (await request.post()).items()}
-        began = time.perf_counter()
-        try:
-            decision = self._decide(question, fields)
-        except Exception:
-            # Fail closed: whatever went wrong here, nobody gets in by it.
-            logger.exception("a question of the broker could not be answered")
-            decision = Decision(False, "the guard failed")
-        self.counts["allowed" if decision.allowed else "denied"] += 1
-        self.observed.metrics.decided(question, decision.allowed, time.perf_counter() - began)
-        self._note(question, fields, decision)
-        if not decision.allowed:
-            logger.info(
-                "denied %s %s: %s",
-                question,
-                {key: value[:120] for key, value in fields.items() if key != "password"},
-                decision.because,
-            )
-            return web.Response(text="deny")
-        return web.Response(
-            text="allow administrator" if fields.get("username") == MANAGEMENT_USER and question == "user" else "allow"
-        )
-
-    def _decide(self, question: str, fields: Mapping[str, str]) -> Decision:
-        login = fields.get("username", "")
-        if login == MANAGEMENT_USER:
-            return self._decide_management(question, fields)
-        if "password" in fields:
-            return Decision(False, "logins are by certificate; a password means another way in")
-        # Looked up only where it matters: publishers ask about other exchanges thousands of times a second.
-        know = self._know(nodes_silent=fields.get("name") in names.BETWEEN_ENTITIES and self._nodes_silent())
-        vhost = fields.get("vhost", "")
-        if question == "user":
-            return decisions.may_log_in(know, login)
-        if question == "vhost":
-            return decisions.may_enter(know, login, vhost)
-        if question == "resource":
-            decision = decisions.may_use(
-                know, login, vhost, fields.get("resource", ""), fields.get("name", ""), fields.get("permission", "")
-            )
-            who = Name.parse(login)
-            if decision.allowed and who is not None and who.role is Role.ENTITY and fields.get("name") in names.BETWEEN_ENTITIES:
-                self._peers.add(login)
-            is_exchange = fields.get("resource") == "exchange"
-            if decision.allowed and is_exchange and decision.topic is not None and decision.basis is not None:
-                # Before the broker hears of it: from then on an open channel holds the right.
-                self._memory.remember(login, decision.topic, decision.basis.grants)
-            return decision
-        if question == "topic":
-            return decisions.may_route(
-                know, login, vhost, fields.get("name", ""), fields.get("permission", ""), fields.get("routing_key", "")
-            )
-        return Decision(False, "an unknown question")
-
-    def _know(self, *, nodes_silent: bool = False) -> Knowledge:
-        reader = self.replica.reader
-        now = self._clock()
-        if reader.get("network", "network") is not None:
-            now = max(now, principals.log_time(reader))
-        return Knowledge(reader, self._settings.vhost, self._enrolments(), self.sure, now, nodes_silent)
-
-    def _nodes_silent(self) -> bool:
-        """Whether no node has ticked for so long that entities may ask each other. Unsure means no."""
-        ticks = [parse_time(tick["at"]) for _, tick in self.replica.reader.all("tick")]
-        silence = timedelta(seconds=self._settings.silence_seconds)
-        return self.sure and all(self._clock() - tick > silence for tick in ticks)
-
-    def _decide_management(self, question: str, fields: Mapping[str, str]) -> Decision:
-        """The operator's login at the management API: by password, and with no right to any message."""
-        if question == "vhost":
-            return Decision(True, "the management API looks at the vhost")
-        if question == "resource":
-            return decisions.may_manage(fields.get("resource", ""), fields.get("name", ""), fields.get("permission", ""))
-        given = fields.get("password", "").encode()
-        right = question == "user" and hmac.compare_digest(given, self._settings.management_password.encode())
-        return Decision(right, "the management password" if right else "not the management password")
-
-    def _enrolments(self) -> Mapping[str, Name]:
-        """Logins by the operator's signed statements at hand, and the operator's own; read again when the folder has changed."""
-        folder = self._settings.enrolments
-        stamp = folder.stat().st_mtime_ns if folder.is_dir() else 0
-        if stamp != self._enrolments_read:
-            self._enrolments_read = stamp
-            operator = self._genesis.signer
-            roots = roots_from_ders(decode_chain(self._genesis.body["roots"]))
-            self._enrolled = {str(operator.name): operator.name}
-            for path in sorted(folder.glob("*.jws")):
-                try:
-                    statement = envelope.authenticate(path.read_bytes().strip(), lambda header: operator)
-                    identity = roots.identify(decode_chain(statement.body["chain"]), at=self._clock())
-                except (TdnError, OSError, KeyError) as error:
-                    logger.warning("enrolment %s is not usable: %s", path.name, error)
-                    continue
-                if statement.kind == "enrol":
-                    self._enrolled[str(identity.name)] = identity.name
-        return self._enrolled
-
     # --- ending what has ended ---
 
     def _on_applied(self, applied: Applied) -> None:
@@ -447,10 +310,10 @@ class Guard:
                 # It comes late, and may be one of very many: the broker is held against the log as a whole once all of it is read.
                 self._missed.append(record.seq)
                 self._missed_logins |= dict(logins)
-        if self._peers and not self._nodes_silent():
+        if self._answering.peers and not self._answering.nodes_silent():
             # A node is back. The broker remembers what it allowed on an open channel, so those who asked each other connect anew.
-            self._settle(Touched(), [(login, NODES_ARE_BACK) for login in self._peers])
-            self._peers.clear()
+            self._settle(Touched(), [(login, NODES_ARE_BACK) for login in self._answering.peers])
+            self._answering.peers.clear()
         self._news.set()
 
     def _settle(
@@ -546,42 +409,7 @@ class Guard:
             await asyncio.sleep(_FLUSH_SECONDS)
             self._audit.flush()
 
-    def _note(self, question: str, fields: Mapping[str, str], decision: Decision) -> None:
-        """Every denial, and what entities were allowed. What nodes and guards do all the time would hide it."""
-        login = fields.get("username", "")
-        name = Name.parse(login)
-        if decision.allowed and (name is None or name.role is not Role.ENTITY):
-            return
-        action, resource = _described(question, fields)
-        grant = None if decision.basis is None else ",".join(decision.basis.grants) or "owner"
-        entity = name.id if name is not None and name.role is Role.ENTITY else None
-        topic = decision.topic
-        self._audit.note(Entry(self._clock(), login, entity, action, resource, topic, decision.allowed, decision.because, grant))
-
     def _note_cut(self, who: str, resource: str, topic: str | None, why: str) -> None:
         name = Name.parse(who)
         entity = name.id if name is not None else who
         self._audit.note(Entry(self._clock(), who, entity, "cut", resource, topic, False, why))
-
-
-def _described(question: str, fields: Mapping[str, str]) -> tuple[str, str]:
-    """What somebody wanted, in an operator's words."""
-    if question == "guard":
-        return "ask the guard", "the guard's port"
-    if question in ("user", "vhost"):
-        return ("login", "broker") if question == "user" else ("enter", f"vhost {fields.get('vhost', '')}")
-    kind, name, permission = fields.get("resource", ""), fields.get("name", ""), fields.get("permission", "")
-    if question == "topic":
-        return "route", f"{name} {fields.get('routing_key', '')}"
-    if kind == "exchange" and names.is_topic(name) and permission == "write":
-        return "publish", f"exchange {name}"
-    if kind == "queue" and names.read_feed_queue(name) is not None and permission == "read":
-        return "subscribe", f"queue {name}"
-    return permission, f"{kind} {name}"
-
-
-def _peer(request: web.Request) -> Name | None:
-    """Who holds the certificate at the other end."""
-    certificate = request.get_extra_info("peercert") or {}
-    uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-    return Name.parse(uris[0]) if len(uris) == 1 else None

@@ -1,0 +1,278 @@
+"""One entity's line to the network: connected to a broker, introduced, with a reply queue of its own; made anew when it is lost.
+
+The first contact goes through RabbitMQ's direct reply-to, which needs no permission; a node answers with the name of the reply queue
+that it made. Answers are sorted to whoever waits for them, and believed there: unsealed, and verified to be a node's, ours, an answer to what we
+asked, and fresh. What is asked, and which other way it may take, is the session's business (`session`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from entity_client.believing import Believing
+from tdn.bus.address import ConnectionSettings
+from tdn.bus.connection import Channel, Connection, Delivery
+from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, TrustError, UsageError, from_object
+from tdn.protocol import names
+from tdn.trust import envelope
+from tdn.trust.certificates import Identity
+from tdn.trust.credentials import Credentials
+from tdn.trust.envelope import Envelope
+
+logger = logging.getLogger(__name__)
+
+QUESTION_LIFE = timedelta(seconds=60)
+#: How long one attempt waits before the same message is sent again.
+ATTEMPT_SECONDS = 3.0
+#: What connecting gets at least, however short the time is that a caller has left.
+_LEAST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A connection and its two channels: changes are confirmed; questions and first contact are not, since the address of a direct
+    reply belongs to the channel that published."""
+
+    connection: Connection
+    requests: Channel
+    replies: Channel
+
+    @property
+    def is_open(self) -> bool:
+        return not any(part.closed.done() for part in (self.connection, self.requests, self.replies))
+
+
+class Introduced:
+    """Whoever is connected and known to a node."""
+
+    def __init__(self, credentials: Credentials, settings: ConnectionSettings) -> None:
+        self.credentials = credentials
+        self.network = settings.network
+        self._settings = settings
+        self._believing = Believing(credentials)
+        self._pending: dict[str, asyncio.Queue[bytes | TdnError]] = {}
+        self._line: Line | None = None
+        self._session: str | None = None
+        #: Whether a login that is refused may be so for the moment alone, by a guard that has to catch up first: we were let in before, or the broker
+        #: has just come back.
+        self._may_be_late = False
+        self._lock = asyncio.Lock()
+
+    # --- being connected ---
+
+    @property
+    def _is_introduced(self) -> bool:
+        return self._line is not None and self._line.is_open and self._session is not None
+
+    def _leave(self, line: Line) -> None:
+        """Give up a connection without waiting for its broker, unless somebody else has done so already."""
+        if self._line is line:
+            line.connection.abandon()
+            self._line = self._session = None
+
+    async def _disconnect(self) -> None:
+        if self._line is not None:
+            await self._line.connection.close()
+            self._line = None
+            self._session = None
+
+    async def line(self, timeout: float) -> Connection:
+        """A connection, also when no node is there to introduce us to."""
+        async with self._lock:
+            if self._line is None or not self._line.is_open:
+                await self._disconnect()
+                try:
+                    async with asyncio.timeout(timeout):
+                        self._line = await self._open_line()
+                except TimeoutError as error:
+                    raise BrokerUnavailable("no broker answered in time") from error
+            return self._line.connection
+
+    @property
+    def queue(self) -> str | None:
+        """The session's own half of its reply queue's name; another one after each reconnection."""
+        return self._session
+
+    @contextlib.asynccontextmanager
+    async def notifications(self, uuid: str) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
+        """What nodes send us of what we follow, unread; and what ends the connection (T29)."""
+        if names.watching(uuid) in self._pending:
+            raise UsageError(f"{uuid} is followed in this session already")
+        async with self._expecting(names.watching(uuid)) as arriving:
+            yield arriving
+
+    @contextlib.asynccontextmanager
+    async def _expecting(self, message_id: str) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
+        replies: asyncio.Queue[bytes | TdnError] = asyncio.Queue()
+        self._pending[message_id] = replies
+        try:
+            yield replies
+        finally:
+            self._pending.pop(message_id, None)
+
+    async def _ensure(self, deadline: float) -> Line:
+        """A connection with a reply queue: the present one, or a new one."""
+        async with self._lock:
+            while not self._is_introduced:
+                try:
+                    try:
+                        await self._connect(deadline)
+                    except Refused as error:
+                        raise for_now(error) from error
+                    self._may_be_late = True
+                except TimeoutError as error:
+                    raise BrokerUnavailable("no broker answered in time") from error
+                except BrokerUnavailable:
+                    if now() >= deadline:
+                        raise
+                    self._may_be_late = True
+                    await asyncio.sleep(0.3)
+                except LoginRefused:
+                    # After brokers have come back, a guard lets entities in again once it has caught up with the log, which of several brokers
+                    # most must have again. Who was in before, or waits for those brokers, and was not told that its key is over, waits for that.
+                    if not self._may_be_late or now() >= deadline:
+                        raise
+                    await asyncio.sleep(0.3)
+            if self._line is None:
+                raise BrokerUnavailable("the connection to the broker is gone")
+            return self._line
+
+    async def _connect(self, deadline: float) -> None:
+        if self._line is None or not self._line.is_open:
+            await self._disconnect()
+            # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more.
+            async with asyncio.timeout_at(max(deadline, now() + _LEAST_SECONDS)):
+                self._line = await self._open_line()
+        line = self._line
+        session = await self._introduce(line, deadline)
+        await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
+        if self._line is line:
+            self._session = session
+
+    async def _open_line(self) -> Line:
+        connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
+        try:
+            return await self._open_channels(connection)
+        except BaseException:
+            # Also when nobody waits any more: it would stay open.
+            connection.abandon()
+            raise
+
+    async def _open_channels(self, connection: Connection) -> Line:
+        line = Line(connection, await connection.channel(confirms=True), await connection.channel())
+        # A channel alone is closed when the broker refuses something on it; whoever waits for an answer on it must not wait in vain.
+        for part in (line.connection, line.requests, line.replies):
+            part.closed.add_done_callback(partial(self._on_lost, line))
+        line.replies.on_cancelled(self._on_queue_lost)
+        line.replies.on_returned(self._on_returned)
+        await line.replies.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
+        return line
+
+    async def _introduce(self, line: Line, deadline: float) -> str:
+        """Say hello until a node answers with our reply queue."""
+        while True:
+            message_id = envelope.new_id()
+            logger.info("hello is request %s", message_id)
+            raw = envelope.write(
+                "hello",
+                {},
+                self.credentials,
+                audience=f"tdn:network:{self.network}",
+                now=datetime.now(UTC),
+                life=QUESTION_LIFE,
+                message_id=message_id,
+                with_chain=True,
+            )
+            async with self._expecting(message_id) as replies:
+                await line.replies.publish(
+                    names.REQUESTS,
+                    names.nodes_key(),
+                    raw,
+                    headers={names.PATH_HEADER: names.CHANGE_PATH},
+                    reply_to=names.DIRECT_REPLY,
+                    expiration_seconds=ATTEMPT_SECONDS * 2,
+                )
+                try:
+                    async with asyncio.timeout(max(0.05, min(ATTEMPT_SECONDS, deadline - now()))):
+                        reply = await self._next(replies, message_id)
+                except TimeoutError as error:
+                    if now() >= deadline:
+                        raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
+                    continue
+            if reply.kind == "error":
+                raise from_object(reply.body)
+            if reply.kind != "welcome" or reply.body["network"] != self.network:
+                raise TrustError("the node belongs to another network than connection.toml names")
+            return str(reply.body["session"])
+
+    def _on_queue_lost(self) -> None:
+        """The reply queue is gone, with the broker that it was on, and the connection is not: the next message begins with a hello. No answer
+        comes to whoever waits for one."""
+        self._session = None
+        for replies in self._pending.values():
+            replies.put_nowait(BrokerUnavailable("the broker has lost the reply queue of this session"))
+
+    def _on_returned(self, message_id: str) -> None:
+        """A question to a node that is not there."""
+        if (replies := self._pending.get(message_id)) is not None:
+            replies.put_nowait(NoNodeAnswered("the node is not there"))
+
+    def _on_lost(self, line: Line, closed: asyncio.Future[TdnError]) -> None:
+        if self._line is not None and self._line is not line:
+            # One that was left before, and ends only now.
+            return
+        self._session = None
+        if isinstance(closed.result(), LoginRefused):
+            # Cut off, not merely disconnected: there is no coming back to wait for.
+            self._may_be_late = False
+        for replies in self._pending.values():
+            replies.put_nowait(for_now(closed.result()))
+
+    # --- replies ---
+
+    def _on_reply(self, delivery: Delivery) -> None:
+        """Sort an answer to whoever waits for it. It is opened there: of two answers to a locate, one may be enough."""
+        if delivery.correlation is not None:
+            waiting = self._pending.get(delivery.correlation)
+            if waiting is not None:
+                waiting.put_nowait(delivery.body)
+            return
+        # To a direct reply-to: a welcome, or an error to somebody who could not be named. Only a hello is sent that way.
+        for message_id, waiting in self._pending.items():
+            if not message_id.startswith(names.watching("")):
+                waiting.put_nowait(delivery.body)
+
+    async def _next(self, replies: asyncio.Queue[bytes | TdnError], message_id: str) -> Envelope:
+        """The next answer to a message that is believed. Anybody could have sent what is not; it is passed over."""
+        while True:
+            arrived = await replies.get()
+            if isinstance(arrived, TdnError):
+                raise arrived
+            reply = self._believing.believed(arrived, message_id)
+            if reply is not None:
+                return reply
+
+    def remember(self, node: Identity) -> None:
+        """A node that was verified before, in another session."""
+        self._believing.remember(node)
+
+
+def for_now(error: TdnError) -> TdnError:
+    """What ended a channel of a session, for who waits on it.
+
+    Everybody whom the guard knows may write requests and read its own replies. If the broker refuses that, its guard is not sure of anything:
+    it has just started, or lost the log. That passes. Who may no longer is refused the login.
+    """
+    if isinstance(error, Refused) and "broker" in error.detail:
+        return BrokerUnavailable("the broker's guard lets nobody do anything at the moment", detail=error.detail)
+    return error
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
