@@ -19,16 +19,17 @@ from tdn.local.ca import hosts_of
 from tdn.local.home import HOME_VERSION, TDN, Home, Settings
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time
+from tdn.rules.apply import read_genesis
 from tdn.trust import credentials
-from tdn.trust.certificates import TrustRoots, key_hash
+from tdn.trust.certificates import TrustRoots, decode_chain, key_hash
 from tdn.trust.private_files import complaint_about
 
 #: A certificate with less left is worth a word; nothing renews it by itself.
 _SOON = timedelta(days=30)
 #: Authorities are replaced with more care.
 _AUTHORITY_SOON = timedelta(days=180)
-#: Free room below which something is about to stop (RabbitMQ takes nothing more below 50 MB), and below which to look for more.
-_NO_ROOM_BYTES = 100_000_000
+#: Free room below which something is about to stop (RabbitMQ takes nothing more: `disk_free_limit`), and below which to look for more.
+_NO_ROOM_BYTES = 200_000_000
 _LITTLE_ROOM_BYTES = 1_000_000_000
 
 
@@ -117,6 +118,11 @@ def _private(home: Home) -> Iterator[Path]:
 def look_at_certificates(home: Home, settings: Settings, now: datetime) -> Iterator[Finding]:
     roots = credentials.load_roots(settings.roots)
     yield from _authorities(home, now)
+    if home.genesis_path.exists() and not {*roots.ders} & {*decode_chain(read_genesis(home.genesis()).body["roots"])}:
+        # Every certificate would be found wrong, and none is.
+        do = "restore that file from a backup; certificates that were issued meanwhile are to be issued anew"
+        yield problem("certificates", TrustError, f"the roots in {settings.roots} are not those of this network, which its genesis names", do)
+        return
     served: list[str] = []
     entities = expired = 0
     for role, folder in _folders(home):
@@ -224,6 +230,10 @@ def _authorities(home: Home, now: datetime) -> Iterator[Finding]:
             yield warning("certificates", f"the authority {path.name} has {_left(ends, now)} days left", how)
 
 
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
+
+
 def _left(ends: datetime, now: datetime) -> int:
     return (ends - now).days
 
@@ -238,7 +248,7 @@ def look_at_disk(home: Home) -> Iterator[Finding]:
             continue
         usage = shutil.disk_usage(path)
         told[path.stat().st_dev] = name
-        what = f"{usage.free / 1e9:,.1f} of {usage.total / 1e9:,.1f} GB are free where {name} is"
+        what = f"{_size(usage.free)} of {_size(usage.total)} are free where {name} is"
         do = "free some room; `tdn archive export` and docs/operations.md say what may go"
         if usage.free < _NO_ROOM_BYTES:
             yield problem("disk", NoRoom, what, do)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -53,7 +54,7 @@ def look_at_processes(home: Home, entries: Sequence[Mapping[str, Any]], started_
         yield warning("processes", "nothing of this network runs here, so only files are looked at", "`tdn up` starts it")
     for entry in entries:
         who = _who(entry)
-        ended = home.reported(f"{entry['role']}-{entry['id']}").get("ended")
+        ended = _ended(home, entry)
         if not entry["alive"] and isinstance(ended, dict):
             yield of_error("processes", from_object(ended), f"{who} ended by itself", "`tdn up` starts it again")
         elif not entry["alive"] and entry["role"] == Role.GUARD and entry["id"] not in started_here:
@@ -70,11 +71,21 @@ def look_at_processes(home: Home, entries: Sequence[Mapping[str, Any]], started_
         yield ok("processes", f"ready: {', '.join(running)}")
 
 
+def _ended(home: Home, entry: Mapping[str, Any]) -> Any:
+    """What a process said when it ended; nothing once it has another certificate, which it was told to get, perhaps."""
+    name = f"{entry['role']}-{entry['id']}"
+    with contextlib.suppress(OSError, ValueError):
+        issued = (home.credentials(Role(entry["role"]), str(entry["id"])) / "cert.pem").stat().st_mtime
+        if issued > (home.run / f"{name}.state.json").stat().st_mtime:
+            return None
+    return home.reported(name).get("ended")
+
+
 def _not_ready(home: Home, entries: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """One finding for all that say the same: without a broker, every node and guard does."""
     alike: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
-        why = entry.get("why") or ("it denies entities everything" if entry["role"] == Role.GUARD else "it does not serve")
+        why = entry.get("why") or ("entities are denied everything" if entry["role"] == Role.GUARD else "nothing is served")
         alike.setdefault(str(why), []).append(entry)
     for why, those in alike.items():
         who = ", ".join(map(_who, those))

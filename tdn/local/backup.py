@@ -7,6 +7,7 @@ The manifest in it names each file with its digest, so that one that was changed
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -23,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from tdn.errors import LogDiverged, TrustError, UsageError
+from tdn.errors import LogDiverged, NoRoom, TrustError, UsageError
 from tdn.local.home import Home
 from tdn.protocol.times import format_time, whole_seconds
 from tdn.store.state_text import private
@@ -90,6 +91,8 @@ def backup(home: Home, to: Path, *, with_broker: bool = False) -> Saved:
         size = unfinished.stat().st_size
         os.link(unfinished, to)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoRoom(f"{to} cannot be written: its disk is full; free some room, or name another place") from error
         raise UsageError(f"{to} cannot be written: {error.strerror or error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
@@ -155,6 +158,11 @@ def _copied(path: Path, scratch: Path) -> Path | None:
     except FileNotFoundError:
         return None
     except sqlite3.Error as error:
+        if not os.access(path.parent, os.W_OK):
+            # SQLite writes beside a database that it only reads.
+            raise UsageError(
+                f"{path} cannot be copied where nothing can be written beside it: copy the home to where you can write (`cp -a`), and save that one"
+            ) from error
         raise LogDiverged(f"{path} cannot be copied: {error}; look at that file first, or move it away") from error
 
 

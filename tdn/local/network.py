@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shutil
 import sqlite3
 import sys
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tdn.bus.address import write_connection
-from tdn.errors import BrokerUnavailable, UsageError, from_object
+from tdn.errors import BrokerUnavailable, NoRoom, UsageError, from_object
 from tdn.local.broker import Broker
 from tdn.local.cluster import Cluster, check_count
 from tdn.local.home import Home, private_broker
@@ -30,6 +31,9 @@ from tdn.trust import credentials, statements
 
 #: How long a node or guard may take to be ready once it was started. A long log to catch up with is shown as progress, not as failure.
 _READY_SECONDS = 60.0
+
+#: `disk_free_limit` in broker_config/rabbitmq.conf.
+_BROKER_ROOM_BYTES = 200_000_000
 
 #: A guard that has reported nothing for so long is paused or stuck.
 _SILENT_SECONDS = 5.0
@@ -187,8 +191,19 @@ class Network:
             for name in self.home.ids(role):
                 write_connection(self.home.credentials(role, name), self.home.connection())
 
+    def _require_room(self) -> None:
+        """A broker without room starts, takes nothing, and lets everybody wait."""
+        free = shutil.disk_usage(self.home.folder).free
+        if free < _BROKER_ROOM_BYTES:
+            raise NoRoom(
+                f"{free // 1_000_000} MB are free where {self.home} is, and RabbitMQ takes no messages below {_BROKER_ROOM_BYTES // 1_000_000}; "
+                "free some room, or move the home to another disk"
+            )
+
     def _start(self) -> None:
         settings = self.home.settings()
+        if settings.private_broker:
+            self._require_room()
         for name in self.guards():
             if not self._process(Role.GUARD, name).alive():
                 self._spawn(Role.GUARD, name)

@@ -6,6 +6,7 @@ None of these needs a broker: what is wrong is found before one is looked for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tdn.errors import NoRoom
+from tdn.local import backup
 from tdn.local.ca import CertificateAuthority
 from tdn.local.home import HOME_VERSION, Home
 from tdn.local.network import Network
@@ -225,6 +228,34 @@ def test_a_read_only_home_can_be_looked_at(home: Home) -> None:
     assert doctor.code == 2
     assert any("cannot be written" in line["what"] for line in doctor.lines)
     assert any(line["check"] == "certificates" for line in doctor.lines), "and the rest is looked at all the same"
+
+
+def test_no_room_for_a_broker(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said before anything is started: a broker below its limit takes nothing, and everybody would wait for it."""
+    used = shutil.disk_usage(home.folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: used._replace(free=199_000_000))
+    with pytest.raises(NoRoom, match=r"199 MB are free where .* takes no messages below 200"):
+        Network(home).up()
+    limit = (Path(__file__).parents[2] / "broker_config" / "rabbitmq.conf").read_text("utf-8")
+    assert "disk_free_limit.absolute = 200MB" in limit, "it is the broker's own"
+
+
+def test_a_backup_onto_a_full_disk(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(NoRoom, match="its disk is full"):
+        backup.backup(home, tmp_path / "saved")
+    assert list(tmp_path.glob("*saved*")) == []
+
+
+def test_a_backup_of_a_home_that_is_read_only(home: Home, tmp_path: Path) -> None:
+    """SQLite cannot read where it cannot write beside the file."""
+    View(home.store("n1")).close()
+    ran = read_only(home, "backup", "--to", str(tmp_path / "saved"))
+    assert (ran.code, ran.error["error"]) == (2, "usage"), ran.err
+    assert "`cp -a`" in ran.error["message"]
 
 
 def test_an_environment_that_says_nonsense(home: Home) -> None:

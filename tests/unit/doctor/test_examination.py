@@ -164,7 +164,15 @@ def test_an_expired_entity_is_only_counted(home: Home) -> None:
     reissue(home, Role.ENTITY, "alice", begun=timedelta(minutes=-30), life=timedelta(minutes=10))
     found = findings(home)
     assert exit_code(found) == 0
-    assert any("of 1 entities here, 1 have an expired certificate" in finding.what for finding in found)
+    assert any("of 1 entities here, 1 has an expired certificate" in finding.what for finding in found)
+
+
+def test_another_root(home: Home, tmp_path: Path) -> None:
+    """One finding, where every certificate is issued by the right CA and the root is another's."""
+    stranger = CertificateAuthority(tmp_path / "stranger")
+    stranger.create()
+    shutil.copy(tmp_path / "stranger" / "root.pem", home.folder / "ca" / "root.pem")
+    only(home, "not those of this network", "restore", 4)
 
 
 def test_another_ca(home: Home, tmp_path: Path) -> None:
@@ -258,6 +266,14 @@ def test_a_node_that_systemd_started(home: Home) -> None:
     assert any("node n2 does not run" in finding.what for finding in found)
 
 
+def test_why_a_process_ended_is_over_with_a_new_certificate(home: Home) -> None:
+    home.report("node-n1", {"pid": 1, "ready": False, "ended": TrustError("the certificate expired").as_object()})
+    assert any("ended by itself" in finding.what for finding in findings(home))
+    later = (home.run / "node-n1.state.json").stat().st_mtime + 10
+    os.utime(home.credentials(Role.NODE, "n1") / "cert.pem", (later, later))
+    assert not any("ended by itself" in finding.what for finding in findings(home))
+
+
 def test_brokers_are_told_apart(home: Home) -> None:
     """Of three, each with its own log; what all nodes say is said once."""
     away = {"alive": True, "ready": False, "pid": 1, "why": "no broker takes connections"}
@@ -269,7 +285,7 @@ def test_brokers_are_told_apart(home: Home) -> None:
     found = list(running.look_at_processes(home, entries, ["g1"]))
     assert [finding.what for finding in found] == [
         "broker2 does not run",
-        "broker is not ready: it does not serve",
+        "broker is not ready: nothing is served",
         "node n1, node n2, node n3 are not ready: no broker takes connections",
     ]
     assert f"{home.folder}/broker2/rabbitmq/log/broker.log" in str(found[0].do)
@@ -279,7 +295,7 @@ def test_brokers_are_told_apart(home: Home) -> None:
 def test_a_full_disk(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(home.folder)
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    only(home, "0.0 of", "free some room", 5)
+    only(home, "0 MB of", "free some room", 5)
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[Finding]:
