@@ -1,6 +1,6 @@
 """Folders that may be on this machine or in an object store: files, listings and names, by pyarrow's file systems.
 
-Searches read tables by Spark itself, under the same names. `s3a://` is what Spark calls what pyarrow calls `s3://`.
+Spark finds the tables under the same names. `s3a://` is what Spark calls what pyarrow calls `s3://`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,22 @@ class Place:
         with self._try(lambda: self._files.open_input_stream(self._path(*parts))) as stream:
             return bytes(stream.read())
 
+    def open(self, *parts: str) -> Any:
+        """A file, to be read at any place."""
+        return self._try(lambda: self._files.open_input_file(self._path(*parts)))
+
     def write(self, content: bytes | pa.Buffer, *parts: str) -> None:
+        with self.writing(*parts) as stream:
+            stream.write(content)
+
+    @contextmanager
+    def writing(self, *parts: str) -> Iterator[Any]:
         """A file, whole or not at all: in an object store by its nature, elsewhere by a rename. Whoever else writes it has another unfinished one."""
         self.make(*parts[:-1])
         path = self._path(*parts)
         fresh = path if self._whole else self._path(*parts[:-1], f".{parts[-1]}.{secrets.token_hex(8)}{_UNFINISHED}")
         with self._try(lambda: self._files.open_output_stream(fresh)) as stream:
-            stream.write(content)
+            yield stream
         if fresh != path:
             self._files.move(fresh, path)
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ahocorasick
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark.index.rows import as_value
-from spark.search.topics import Topics
+from spark.search.topics import Coded, Rows, Topics
 from tdn.protocol.times import parse_time
 from tdn.queries.model import (
     BOOLEAN,
@@ -32,132 +31,145 @@ from tdn.queries.model import (
     Value,
     microseconds,
 )
-
-#: Rows of a batch, in order. None stands for all of them.
-Rows = frozenset[int] | None
+from tdn.queries.sql_terms import Column
 
 _FAMILIES = {"string": STRING, "integer": NUMBER, "float": NUMBER, "boolean": BOOLEAN, "timestamp": TIMESTAMP}
-_NONE: frozenset[int] = frozenset()
+_NONE: Rows = np.empty(0, np.int64)
 
 
 class Clues:
     """The clues of a job's queries, made ready once."""
 
     def __init__(self, clues: Iterable[Clue]) -> None:
-        texts: dict[str, None] = {}
-        self.keys: set[str] = set()
+        self._texts: dict[str, int] = {}
         for clue in clues:
-            _gather(clue, texts, self.keys)
+            _gather(clue, self._texts)
         self._automaton: Any = None
-        if texts:
+        if self._texts:
             self._automaton = ahocorasick.Automaton()
-            for text in texts:
-                self._automaton.add_word(text, text)
+            for text, number in self._texts.items():
+                self._automaton.add_word(text, number)
             self._automaton.make_automaton()
 
     def of(self, topics: Topics) -> Left:
-        return Left(topics, self._containing(topics), self.keys)
+        return Left(topics, self._texts, self._containing(topics))
 
-    def _containing(self, topics: Topics) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = {}
+    def _containing(self, topics: Topics) -> Sequence[list[int]]:
+        """Of each text the rows that it stands in."""
+        found: list[list[int]] = [[] for _ in self._texts]
         if self._automaton is None:
             return found
         search = self._automaton.iter
         for row, text in enumerate(topics.column("indexed")):
             if text:
-                for _, word in search(text):
-                    rows = found.get(word)
-                    if rows is None:
-                        found[word] = {row}
-                    else:
-                        rows.add(row)
+                for number in {number for _, number in search(text)}:
+                    found[number].append(row)
         return found
 
 
-def _gather(clue: Clue, texts: dict[str, None], keys: set[str]) -> None:
+def _gather(clue: Clue, texts: dict[str, int]) -> None:
     if isinstance(clue, Contains):
-        texts[clue.text] = None
-    elif isinstance(clue, Value):
-        keys.add(clue.key)
+        texts.setdefault(clue.text, len(texts))
     elif isinstance(clue, AllOf | AnyOf):
         for part in clue.clues:
-            _gather(part, texts, keys)
+            _gather(part, texts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """The different values under a key in their order; `rows` from `starts[n]` to `starts[n + 1]` have the n-th."""
+
+    values: list[Any]
+    starts: Rows
+    rows: Rows
 
 
 class Left:
     """What clues leave of one batch."""
 
-    def __init__(self, topics: Topics, containing: dict[str, set[int]], keys: set[str]) -> None:
+    def __init__(self, topics: Topics, texts: dict[str, int], containing: Sequence[list[int]]) -> None:
         self._topics = topics
+        self._texts = texts
         self._containing = containing
-        self._properties = _property_values(topics, {key for key in keys if not key.startswith(FIELD)})
-        self._sorted: dict[str, tuple[list[Any], list[int]]] = {}
+        self._ordered: dict[str, _Ordered] = {}
 
-    def by(self, clue: Clue) -> Rows:
-        """The rows that a clue leaves; None: all."""
+    def by(self, clue: Clue) -> Rows | None:
+        """The rows that a clue leaves, in any order; None: all."""
         if isinstance(clue, Contains):
-            return frozenset(self._containing.get(clue.text, ()))
+            return np.array(self._containing[self._texts[clue.text]], np.int64)
         if isinstance(clue, Value):
             return self._within(clue)
         if isinstance(clue, AllOf):
-            left: Rows = None
-            for part in clue.clues:
-                found = self.by(part)
-                if found is not None:
-                    left = found if left is None else left & found
-                    if not left:
-                        return _NONE
-            return left
+            return self._all(clue.clues)
         if isinstance(clue, AnyOf):
-            together: set[int] = set()
-            for part in clue.clues:
-                found = self.by(part)
-                if found is None:
-                    return None
-                together |= found
-            return frozenset(together)
+            return self._any(clue.clues)
         assert isinstance(clue, Anything)  # noqa: S101  # for mypy: no other kind is left
         return None
 
-    def _within(self, clue: Value) -> Rows:
-        values, rows = self._in_order(clue.key)
-        low = 0 if clue.low is None else bisect.bisect_left(values, clue.low)
-        high = len(values) if clue.high is None else bisect.bisect_right(values, clue.high)
-        return frozenset(rows[low:high])
+    def _all(self, clues: Iterable[Clue]) -> Rows | None:
+        parts: list[Rows] = []
+        for clue in clues:
+            found = self.by(clue)
+            if found is not None:
+                if not len(found):
+                    return _NONE
+                parts.append(found)
+        if not parts:
+            return None
+        parts.sort(key=len)
+        left = parts[0]
+        for other in parts[1:]:
+            left = left[self._marked(other)[left]]
+        return left
 
-    def _in_order(self, key: str) -> tuple[list[Any], list[int]]:
-        """The values of a key in their order, each with its row."""
-        found = self._sorted.get(key)
+    def _any(self, clues: Iterable[Clue]) -> Rows | None:
+        parts: list[Rows] = []
+        for clue in clues:
+            found = self.by(clue)
+            if found is None:
+                return None
+            if len(found):
+                parts.append(found)
+        if len(parts) <= 1:
+            return parts[0] if parts else _NONE
+        return np.flatnonzero(self._marked(np.concatenate(parts)))
+
+    def _marked(self, rows: Rows) -> Any:
+        marks = np.zeros(len(self._topics), np.bool_)
+        marks[rows] = True
+        return marks
+
+    def _within(self, clue: Value) -> Rows:
+        ordered = self._in_order(clue.key)
+        low = 0 if clue.low is None else bisect.bisect_left(ordered.values, clue.low)
+        high = len(ordered.values) if clue.high is None else bisect.bisect_right(ordered.values, clue.high)
+        return ordered.rows[ordered.starts[low] : ordered.starts[high]] if low < high else _NONE
+
+    def _in_order(self, key: str) -> _Ordered:
+        found = self._ordered.get(key)
         if found is None:
-            pairs = self._field(key.removeprefix(FIELD)) if key.startswith(FIELD) else self._properties.get(key, [])
-            pairs.sort(key=lambda pair: pair[0])
-            found = self._sorted[key] = ([value for value, _ in pairs], [row for _, row in pairs])
+            if key.startswith(FIELD):
+                coded = self._topics.coded(Column(key.removeprefix(FIELD), is_property=False))
+                found = _sorted(coded, list(enumerate(coded.values)))
+            else:
+                coded = self._topics.coded(Column(key[2:], is_property=True))
+                family = [place for place, kind in enumerate(coded.kinds) if _FAMILIES[kind] == key[:2]]
+                found = _sorted(coded, [(place, _indexed(coded.values[place], coded.kinds[place])) for place in family])
+            self._ordered[key] = found
         return found
 
-    def _field(self, name: str) -> list[tuple[Any, int]]:
-        column: Sequence[Any] = self._topics.times(name) if name in ("created", "expires") else self._topics.column(name)
-        return [(value, row) for row, value in enumerate(column)]
 
-
-def _property_values(topics: Topics, keys: set[str]) -> dict[str, list[tuple[Any, int]]]:
-    """Values of the properties that clues name, by family and name. Chosen in the flat arrays of the maps: most are not named by any."""
-    if not keys:
-        return {}
-    offsets, names, texts, kinds = topics.maps()
-    named = pc.is_in(names, pa.array(sorted({key[2:] for key in keys}), pa.string()))
-    places = np.flatnonzero(named.to_numpy(zero_copy_only=False))
-    rows = np.searchsorted(offsets.to_numpy(), places, side="right") - 1
-    # A batch may be a part of its arrays.
-    within = (rows >= 0) & (rows < len(topics))
-    places, rows = places[within], rows[within]
-    chosen = pa.array(places)
-    found: dict[str, list[tuple[Any, int]]] = {}
-    columns = (names.take(chosen).to_pylist(), texts.take(chosen).to_pylist(), kinds.take(chosen).to_pylist(), rows.tolist())
-    for name, text, kind, row in zip(*columns, strict=True):
-        key = f"{_FAMILIES[kind]}{name}"
-        if key in keys:
-            found.setdefault(key, []).append((_indexed(text, kind), row))
-    return found
+def _sorted(coded: Coded, chosen: list[tuple[int, Any]]) -> _Ordered:
+    """Some of a column's values, each by its place, in order."""
+    chosen.sort(key=lambda pair: pair[1])
+    # One more than there are: rows without a value, whose code is -1, find it at the end.
+    ranks = np.full(len(coded.values) + 1, -1, np.int64)
+    ranks[[place for place, _ in chosen]] = np.arange(len(chosen))
+    of_rows = ranks[coded.codes]
+    rows = np.flatnonzero(of_rows >= 0)
+    of_rows = of_rows[rows]
+    order = np.argsort(of_rows, kind="stable")
+    return _Ordered([value for _, value in chosen], np.searchsorted(of_rows[order], np.arange(len(chosen) + 1)), rows[order])
 
 
 def _indexed(text: str, kind: str) -> Any:

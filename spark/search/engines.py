@@ -23,9 +23,12 @@ class SparkTables:
             schema = from_arrow_schema(table.schema)
             if paths := index.paths(name, commits):
                 base = index.place.name("tables", name)
-                frame = spark.read.schema(schema).option("basePath", base).parquet(*paths).select(*table.schema.names)
+                read = spark.read.schema(schema).option("basePath", base).parquet(*paths)
+                # Where each row is, beside what it says: its file within the table, and the place in it.
+                file = f"substring_index(_metadata.file_path, '/tables/{name}/', -1) AS file"
+                frame = read.selectExpr(*table.schema.names, file, "_metadata.row_index AS row")
             else:
-                frame = spark.createDataFrame([], schema)
+                frame = spark.createDataFrame([], schema).selectExpr("*", "'' AS file", "0L AS row")
             frame.createOrReplaceTempView(name)
 
     def frame(self, sql: str) -> Any:

@@ -5,29 +5,28 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from spark.index.store import Index
+from spark.places import Place
 from spark.search import standing
 from spark.search.asked import Asked, Faulty
-from spark.search.bulk import Bulk, Found
+from spark.search.bulk import Bulk
 from spark.search.confined import Confined
 from spark.search.engines import SparkTables
-from spark.search.topics import Topics
+from spark.search.reading import read_topics
+from spark.search.results import MATCHES, TOLD, Part
 from tdn.errors import UsageError
 from tdn.protocol.times import format_time
 from tdn.trust.certificates import TrustRoots
-
-#: A topic that a query found; or why one could not go on; or, of no query, how many topics a batch had.
-_FOUND = pa.schema([("number", pa.int32()), ("uuid", pa.string()), ("error", pa.string()), ("topics", pa.int64())])
-#: Matches given to Arrow at a time.
-_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,8 @@ def search(
 
     `form` is jsonl or parquet; `signed` adds the advertisements to the rows.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     if out.exists():
         raise UsageError(f"{out} is there already; name a folder that is not")
     began = time.monotonic()
@@ -82,14 +83,23 @@ def search(
     shutil.rmtree(unfinished, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        topics = tables.frame(standing.standing(tables, when, who))
+        places = tables.frame(standing.places(tables, when, who))
+        if standing.moves(tables):
+            # Back into the order of files: each is then read by one task, once.
+            places = places.repartition("file").sortWithinPartitions("file", "row")
         progress(f"{len(asked)} queries over the topics of record {when.seq}")
-        found = _found(topics, asked, str(unfinished / "found"), spark)
+        found = unfinished / "found"
+        told = places.mapInArrow(_asking(tuple(asked), index.place.text, str(found), form), from_arrow_schema(TOLD)).toArrow()
         progress("results")
-        counts, failed, looked_at = _counted(found)
-        _write(spark, found, asked, failed, tables, unfinished / "matches", form=form, signed=signed)
+        counts, failed, looked_at = _summed(told)
+        _tidied(found, told, form)
         names = {one.number: one.id for one in asked}
-        told = [
+        if signed or failed:
+            _rewritten(spark, found, [names[number] for number in failed], tables, unfinished / "matches", form=form, signed=signed)
+            shutil.rmtree(found)
+        else:
+            found.rename(unfinished / "matches")
+        queries = [
             *({"id": one.id, "matches": 0, "error": one.error} for one in (*faulty, *wrong)),
             *(
                 {"id": names[number], "matches": 0, "error": failed[number]}
@@ -99,8 +109,7 @@ def search(
             ),
         ]
         total = sum(counts.values())
-        summary = Searched(told, total, looked_at, when.at, when.seq, time.monotonic() - began)
-        shutil.rmtree(unfinished / "found", ignore_errors=True)
+        summary = Searched(queries, total, looked_at, when.at, when.seq, time.monotonic() - began)
         (unfinished / "summary.json").write_text(json.dumps(summary.as_object(), indent=1, ensure_ascii=False) + "\n", "utf-8")
         unfinished.rename(out)
     finally:
@@ -109,101 +118,71 @@ def search(
 
 
 def _checked(asked: Sequence[Asked]) -> tuple[list[Asked], list[Faulty]]:
-    """Queries whose engine finds nothing wrong with them before any topic is looked at."""
+    """Queries whose engine finds nothing wrong with them before any topic is looked at, numbered by their places; and the others."""
     sound: list[Asked] = []
     wrong: list[Faulty] = []
     with Confined() as confined:
         for one in asked:
             error = confined.check(one) if one.language == "xquery" else None
             if error is None:
-                sound.append(one)
+                sound.append(replace(one, number=len(sound)))
             else:
                 wrong.append(Faulty(one.id, error))
     return sound, wrong
 
 
-def _found(topics: Any, asked: Sequence[Asked], path: str, spark: Any) -> Any:
-    """What was found, once: the pass over all topics is not made again for each thing that is counted."""
-    from pyspark.sql.pandas.types import from_arrow_schema
+def _asking(
+    asked: tuple[Asked, ...], index: str, folder: str, form: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task: the places of topics in, what was told of them out; what was found is in the folder."""
 
-    schema = from_arrow_schema(_FOUND)
-    topics.mapInArrow(_asking(tuple(asked)), schema).write.parquet(path)
-    return spark.read.schema(schema).parquet(path)
-
-
-def _asking(asked: Sequence[Asked]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with Confined() as confined:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None  # noqa: S101  # for mypy: there is one in every task
+        name = f"part-{task.partitionId():05}-{task.taskAttemptId()}"
+        with Confined() as confined, Part(Place(folder), name, form, [one.id for one in asked]) as part:
             bulk = Bulk(asked, confined)
-            for batch in batches:
-                yield _row(topics=batch.num_rows)
-                yield from _told(bulk.ask(Topics(batch)), batch.column("uuid"))
+            for topics in read_topics(batches, index):
+                part.add(bulk.ask(topics), topics)
+        yield part.told()
 
     return run
 
 
-def _told(found: Iterator[Found], uuids: pa.Array) -> Iterator[pa.RecordBatch]:
-    """What queries found in one batch of topics, as rows, some thousand at a time."""
-    numbers: list[int] = []
-    rows: list[int] = []
-    for number, told in found:
-        if isinstance(told, str):
-            yield _row(number=number, error=told)
-            continue
-        numbers += [number] * len(told)
-        rows += told
-        if len(rows) >= _AT_ONCE:
-            yield _matches(numbers, uuids.take(pa.array(rows)))
-            numbers, rows = [], []
-    if rows:
-        yield _matches(numbers, uuids.take(pa.array(rows)))
-
-
-def _matches(numbers: list[int], uuids: pa.Array) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array(numbers, pa.int32()), uuids.cast(pa.string()), *(pa.nulls(len(numbers), kind) for kind in _FOUND.types[2:])], schema=_FOUND
-    )
-
-
-def _row(**told: Any) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([told], schema=_FOUND)
-
-
-def _counted(found: Any) -> tuple[dict[int, int], dict[int, str], int]:
+def _summed(told: pa.Table) -> tuple[dict[int, int], dict[int, str], int]:
     """How many topics each query found; which queries were given up by some task, and why: what they had found elsewhere is not taken for all; and how
     many topics were looked at."""
-    from pyspark.sql import functions as F
-
-    rows = found.groupBy("number").agg(F.count("uuid"), F.min("error"), F.sum("topics")).collect()
+    numbers, matches = pc.list_flatten(told["numbers"]).to_pylist(), pc.list_flatten(told["matches"]).to_pylist()
     counts: dict[int, int] = {}
-    failed: dict[int, str] = {}
-    looked_at = 0
-    for number, count, error, topics in rows:
-        if number is None:
-            looked_at = topics
-        elif error is not None:
-            failed[number] = error
-        else:
-            counts[number] = count
-    return counts, failed, looked_at
+    for number, count in zip(numbers, matches, strict=True):
+        counts[number] = counts.get(number, 0) + count
+    failed = dict(sorted(zip(pc.list_flatten(told["given_up"]).to_pylist(), pc.list_flatten(told["reasons"]).to_pylist(), strict=True)))
+    return {number: count for number, count in counts.items() if number not in failed}, failed, pc.sum(told["topics"]).as_py() or 0
 
 
-def _write(
-    spark: Any,
-    found: Any,
-    asked: Sequence[Asked],
-    failed: dict[int, str],
-    tables: SparkTables,
-    path: Path,
-    *,
-    form: str,
-    signed: bool,
-) -> None:
+def _tidied(found: Path, told: pa.Table, form: str) -> None:
+    """Only the files that tasks told of, and at least one where a folder without any cannot be read."""
+    found.mkdir(parents=True, exist_ok=True)
+    kept = set(told["file"].to_pylist())
+    for path in found.iterdir():
+        if path.name not in kept:
+            path.unlink()
+    if form == "parquet" and not any(found.iterdir()):
+        pq.write_table(MATCHES.empty_table(), found / "part-00000.parquet")
+
+
+def _rewritten(spark: Any, found: Path, failed: Iterable[str], tables: SparkTables, to: Path, *, form: str, signed: bool) -> None:
+    """The rows without those of queries that were given up, with the advertisements if they are asked for."""
     from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    names = spark.createDataFrame([(one.number, one.id) for one in asked if one.number not in failed], "number int, query string")
-    rows = found.where("uuid IS NOT NULL").join(F.broadcast(names), "number").select("query", "uuid")
+    read = spark.read.schema(from_arrow_schema(MATCHES))
+    rows = (read.json if form == "jsonl" else read.parquet)(str(found))
+    names = spark.createDataFrame([(name,) for name in failed], "query string")
+    rows = rows.join(F.broadcast(names), "query", "left_anti")
     if signed:
         rows = rows.join(tables.frame("SELECT uuid, advertisement FROM signed"), "uuid").select("query", "uuid", "advertisement")
     rows = rows.sortWithinPartitions("query", "uuid")
-    (rows.write.json if form == "jsonl" else rows.write.parquet)(str(path))
+    (rows.write.json if form == "jsonl" else rows.write.parquet)(str(to))

@@ -33,7 +33,7 @@ def query(
         who = standing.asker(tables, entity, when) if entity is not None else None
         values: list[Any] = []
         condition = _condition(compile_query(asked.language, asked.text).clue, values)
-        sql = f"SELECT * FROM ({standing.standing(tables, when, who)}) topics WHERE {condition} ORDER BY created, uuid"  # noqa: S608  # values are parameters
+        sql = f"SELECT * FROM ({standing.whole(tables, when, who)}) topics WHERE {condition} ORDER BY created, uuid"  # noqa: S608  # values are parameters
         found: list[dict[str, Any]] = []
         for topics, row in _matching(Bulk([asked], confined), tables.batches(sql, values)):
             if limit is not None and len(found) == limit:
@@ -44,11 +44,11 @@ def query(
 
 def _matching(bulk: Bulk, batches: Any) -> Iterator[tuple[Topics, int]]:
     for batch in batches:
-        topics = Topics(batch)
+        topics = Topics.of(batch)
         for _, found in bulk.ask(topics):
             if isinstance(found, str):
                 raise Refused(found)
-            yield from ((topics, row) for row in found)
+            yield from ((topics, row) for row in found.tolist())
 
 
 def _described(topics: Topics, row: int) -> dict[str, Any]:

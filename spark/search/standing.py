@@ -5,7 +5,7 @@ A moment is a place in the log: the records judged until then. What had expired 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -70,10 +70,23 @@ def asker(engine: Engine, entity: str, when: Moment) -> Asker:
     return Asker(entity, rows[0]["institution"])
 
 
-def standing(engine: Engine, when: Moment, who: Asker | None) -> str:
+def whole(engine: Engine, when: Moment, who: Asker | None) -> str:
     """SQL for the topics that were live at a moment and that an asker may see (None: the operator, who sees all), with what queries look at."""
     chosen = {"owner": "COALESCE(c.owner, a.creator) AS owner", "expires": "COALESCE(c.expires, a.expires) AS expires"}
-    columns = ", ".join(chosen.get(name, f"a.{name}") for name in COLUMNS)
+    return _standing(engine, when, who, [chosen.get(name, f"a.{name}") for name in COLUMNS])
+
+
+def places(engine: Engine, when: Moment, who: Asker | None) -> str:
+    """SQL for where those topics are: file and row, and the owner and expiry that changed."""
+    return _standing(engine, when, who, ["a.file", "a.row", "c.owner", "c.expires"])
+
+
+def moves(engine: Engine) -> bool:
+    """Whether rows of topics are taken out of their order, since what they are compared with is too large to be sent to them."""
+    return any(_count(engine, table) > _MOST_SENT for table in ("changes", "access"))
+
+
+def _standing(engine: Engine, when: Moment, who: Asker | None, columns: Sequence[str]) -> str:
     joins, conditions = [f"LEFT JOIN ({_latest('changes', when)}) c ON c.uuid = a.uuid"], [f"a.seq <= {when.seq}", _lasts(engine, when)]
     if who is not None:
         # T18: those without lists, one's own, and those whose lists admit the asker; barred wins over allowed.
@@ -89,7 +102,7 @@ def standing(engine: Engine, when: Moment, who: Asker | None) -> str:
     small = [alias for alias, table in (("c", "changes"), ("l", "access")) if _count(engine, table) <= _MOST_SENT]
     # A comment to DuckDB.
     hint = f"/*+ BROADCAST({', '.join(small)}) */ " if small else ""
-    return f"SELECT {hint}{columns} FROM advertisements a {' '.join(joins)} WHERE {' AND '.join(conditions)}"
+    return f"SELECT {hint}{', '.join(columns)} FROM advertisements a {' '.join(joins)} WHERE {' AND '.join(conditions)}"
 
 
 def _count(engine: Engine, table: str) -> int:

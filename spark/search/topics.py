@@ -1,15 +1,21 @@
-"""Rows of the index as topics that queries can be asked of, made one at a time and only where one is needed."""
+"""Rows of the index as topics that queries can be asked of. A column is read when the first query needs it, a topic is made only where one is needed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.index.rows import as_value
 from tdn.protocol import descriptor as descriptors
-from tdn.queries.model import Subject
+from tdn.queries.model import Subject, fold
+from tdn.queries.sql_terms import Column
 
 #: What a search reads of each topic that stands and shows: `advertisements`, with the present owner and expiry.
 COLUMNS = (
@@ -17,39 +23,69 @@ COLUMNS = (
     *("properties", "types", "xml", "synopsis", "indexed"),
 )
 
+#: Places of rows in a batch.
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A column by its different values: a property's as texts, each with its type."""
+
+    values: list[str]
+    kinds: list[str]
+    #: Of each row the place of its value; -1: it has none.
+    codes: Rows
+
 
 class Topics:
-    """One batch of rows."""
+    """Some rows."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._batch = batch
+    def __init__(self, read: Callable[[str], Any], size: int) -> None:
+        """`read` gives a column of COLUMNS as an array of so many rows."""
+        self._read = read
+        self._size = size
+        self._arrays: dict[str, Any] = {}
         self._columns: dict[str, list[Any]] = {}
+        self._coded: dict[Column, Coded] = {}
         self._subjects: dict[int, Subject] = {}
         self._texts: dict[int, bytes] = {}
-        self._all_texts: pa.Array | None = None
-        self._maps: tuple[list[int], list[str], list[str], list[str]] | None = None
+        self._folded: dict[int, str] = {}
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Topics:
+        return cls(batch.column, batch.num_rows)
 
     def __len__(self) -> int:
-        return int(self._batch.num_rows)
+        return self._size
+
+    def arrow(self, name: str) -> Any:
+        found = self._arrays.get(name)
+        if found is None:
+            found = self._arrays[name] = self._read(name)
+        return found
 
     def column(self, name: str) -> list[Any]:
         """A column as Python values."""
         found = self._columns.get(name)
         if found is None:
-            found = self._columns[name] = self._batch.column(name).to_pylist()
+            found = self._columns[name] = self.arrow(name).to_pylist()
         return found
 
-    def arrow(self, name: str) -> Any:
-        return self._batch.column(name)
-
     def times(self, name: str) -> list[str]:
-        """A column of times as advertisements write them: whole seconds of UTC."""
+        """A column of times as advertisements write them."""
         key = f"{name} as text"
         found = self._columns.get(key)
         if found is None:
-            seconds = self._batch.column(name).cast(pa.timestamp("s", tz="UTC"), safe=False)
-            found = self._columns[key] = pc.strftime(seconds, "%Y-%m-%dT%H:%M:%SZ").to_pylist()
+            found = self._columns[key] = self._written(name).to_pylist()
         return found
+
+    def _written(self, name: str) -> Any:
+        seconds = self.arrow(name).cast(pa.timestamp("s", tz="UTC"), safe=False)
+        return pc.strftime(seconds, "%Y-%m-%dT%H:%M:%SZ")
+
+    def are(self, kind: str) -> npt.NDArray[np.bool_]:
+        """Which rows have descriptors of a kind."""
+        return np.asarray(pc.equal(self.arrow("descriptor_kind"), kind).to_numpy(zero_copy_only=False))
 
     def subject(self, row: int) -> Subject:
         found = self._subjects.get(row)
@@ -74,35 +110,96 @@ class Topics:
             found = self._texts[row] = descriptors.searchable(self._descriptor(row)).encode()
         return found
 
-    def all_searchable(self) -> pa.Array:
-        """The same of all of them."""
-        if self._all_texts is None:
-            kinds = self.column("descriptor_kind")
-            # Of these two it is what the column holds.
-            others = [None if kind in ("path", "xml") else self.searchable(row) for row, kind in enumerate(kinds)]
-            self._all_texts = pc.coalesce(self.arrow("path"), self.arrow("xml"), pa.array(others, pa.binary()).cast(pa.string()))
-        return self._all_texts
+    def folded(self, row: int) -> str:
+        """What plain strings are looked for in."""
+        found = self._folded.get(row)
+        if found is None:
+            found = self._folded[row] = fold(f"{self.searchable(row).decode()}\n{self.column('synopsis')[row]}")
+        return found
+
+    @cached_property
+    def all_searchable(self) -> Any:
+        """What regular expressions see, of all of them."""
+        kinds = self.column("descriptor_kind")
+        # Of these two it is what the column holds.
+        others = [None if kind in ("path", "xml") else self.searchable(row) for row, kind in enumerate(kinds)]
+        return pc.coalesce(self.arrow("path"), self.arrow("xml"), pa.array(others, pa.binary()).cast(pa.string()))
+
+    def coded(self, column: Column) -> Coded:
+        """A property or field by its different values."""
+        found = self._coded.get(column)
+        if found is None:
+            found = self._coded[column] = self._property(column.name) if column.is_property else self._field(column.name)
+        return found
+
+    def _field(self, name: str) -> Coded:
+        array = self._written(name) if name in ("created", "expires") else self.arrow(name)
+        encoded = array.dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        values: list[str] = encoded.dictionary.to_pylist()
+        return Coded(values, [""] * len(values), codes)
+
+    def _property(self, name: str) -> Coded:
+        flat = self._flat
+        codes = np.full(self._size, -1, np.int64)
+        places = flat.places_of(name)
+        texts = flat.texts.take(pa.array(places)).dictionary_encode()
+        kinds = flat.kinds.take(pa.array(places)).dictionary_encode()
+        count = max(1, len(kinds.dictionary))
+        both = texts.indices.to_numpy().astype(np.int64) * count + kinds.indices.to_numpy()
+        pairs, inverse = np.unique(both, return_inverse=True)
+        codes[flat.rows[places]] = inverse
+        different = texts.dictionary.to_pylist(), kinds.dictionary.to_pylist()
+        pair_list = pairs.tolist()
+        return Coded([different[0][pair // count] for pair in pair_list], [different[1][pair % count] for pair in pair_list], codes)
 
     def _descriptor(self, row: int) -> dict[str, Any]:
         kind = self.column("descriptor_kind")[row]
         if kind == "text":
             return {"kind": kind, "text": self.column("text")[row], "keywords": self.column("keywords")[row]}
         if kind == "properties":
-            offsets, names, texts, kinds = self._flat_maps()
+            offsets, names, texts, kinds = self._flat.lists
             some = slice(offsets[row], offsets[row + 1])
             types = dict(zip(names[some], kinds[some], strict=True))
             values = {name: as_value(text, types[name]) for name, text in zip(names[some], texts[some], strict=True)}
             return {"kind": kind, "properties": values, "types": types}
         return {"kind": kind} if kind == "sealed" else {"kind": kind, kind: self.column(kind)[row]}
 
-    def maps(self) -> tuple[Any, Any, Any, Any]:
-        """The properties of all topics as flat arrays: where those of each begin, their names, values and types. A map of its own for each topic would take
-        most of the time."""
-        properties, types = self._batch.column("properties"), self._batch.column("types")
-        return properties.offsets, properties.keys, properties.items, types.items
+    @cached_property
+    def _flat(self) -> _Flat:
+        return _Flat(self.arrow("properties"), self.arrow("types"))
 
-    def _flat_maps(self) -> tuple[list[int], list[str], list[str], list[str]]:
-        if self._maps is None:
-            offsets, names, texts, kinds = (part.to_pylist() for part in self.maps())
-            self._maps = offsets, names, texts, kinds
-        return self._maps
+
+class _Flat:
+    """The properties of all topics as flat arrays. A map of its own for each topic would take most of the time."""
+
+    def __init__(self, properties: Any, types: Any) -> None:
+        # A batch may be a part of its arrays.
+        offsets = properties.offsets.to_numpy().astype(np.int64)
+        first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+        self._offsets = offsets - first
+        self.names = properties.keys.slice(first, count)
+        self.texts = properties.items.slice(first, count)
+        #: Of each the type: `types` is written in the same order.
+        self.kinds = types.items.slice(types.offsets[0].as_py(), count)
+        #: Of each the row that it belongs to.
+        self.rows = np.repeat(np.arange(len(offsets) - 1), np.diff(self._offsets))
+
+    def places_of(self, name: str) -> Rows:
+        """Where the values of a property stand."""
+        names, order, bounds = self._by_name
+        code = names.get(name)
+        return order[bounds[code] : bounds[code + 1]] if code is not None else order[:0]
+
+    @cached_property
+    def _by_name(self) -> tuple[dict[str, int], Rows, Rows]:
+        encoded = self.names.dictionary_encode()
+        names = {name: code for code, name in enumerate(encoded.dictionary.to_pylist())}
+        codes = encoded.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        return names, order, np.searchsorted(codes[order], np.arange(len(names) + 1))
+
+    @cached_property
+    def lists(self) -> tuple[list[int], list[str], list[str], list[str]]:
+        """Where the properties of each topic begin, their names, values and types."""
+        return self._offsets.tolist(), self.names.to_pylist(), self.texts.to_pylist(), self.kinds.to_pylist()

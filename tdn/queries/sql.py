@@ -9,7 +9,7 @@ walks no tree.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
@@ -44,6 +44,7 @@ class SqlQuery:
     clue: Clue
     #: TRUE, FALSE or NULL.
     evaluate: _Evaluate
+    tree: syntax.Expression = field(repr=False, compare=False)
 
     @property
     def language(self) -> str:
@@ -58,7 +59,7 @@ def compile_sql(text: str) -> SqlQuery:
     try:
         tree = syntax.parse(text)
         evaluate = _predicate(tree)
-        return SqlQuery(text, necessary(tree), evaluate)
+        return SqlQuery(text, necessary(tree), evaluate, tree)
     except RecursionError as error:
         # The limits keep far from it, unless the caller has used up the stack.
         raise QueryError("the query is nested too deeply", hint="leave out parentheses that change nothing") from error
@@ -85,6 +86,11 @@ def _family(node: syntax.Expression) -> str | None:
     if isinstance(node, syntax.Call):
         return {"LOWER": "string", "UPPER": "string", "LENGTH": "number"}.get(node.function)
     return None if isinstance(node, syntax.Property) else "boolean"
+
+
+def evaluation(node: syntax.Expression) -> Callable[[Subject], Value]:
+    """What a part of a query that compiled is for a topic."""
+    return _build(node)
 
 
 def _build(node: syntax.Expression) -> _Evaluate:

@@ -138,6 +138,23 @@ Expression: TypeAlias = (
 )
 
 
+def operands(node: Expression) -> tuple[Expression, ...]:
+    """The expressions directly below one."""
+    if isinstance(node, (Literal, Field, Property)):
+        return ()
+    if isinstance(node, (Arithmetic, Comparison)):
+        return node.left, node.right
+    if isinstance(node, (Both, Either)):
+        return node.terms
+    if isinstance(node, Among):
+        return node.operand, *node.items
+    if isinstance(node, Within):
+        return node.operand, node.low, node.high
+    if isinstance(node, Alike):
+        return node.operand, node.pattern
+    return node.arguments if isinstance(node, Call) else (node.operand,)
+
+
 def parse(text: str) -> Expression:
     """The predicate of the query. A SELECT without WHERE is TRUE."""
     require_length("SQL", text)

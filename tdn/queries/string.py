@@ -32,7 +32,10 @@ class StringQuery:
         return all_of(*map(contains_folded, self.words))
 
     def matches(self, subject: Subject) -> bool:
-        folded = fold(f"{descriptors.searchable(subject.descriptor)}\n{subject.synopsis}")
+        return self.stands_in(fold(f"{descriptors.searchable(subject.descriptor)}\n{subject.synopsis}"))
+
+    def stands_in(self, folded: str) -> bool:
+        """Whether it is found in a topic's folded text, for who has that at hand."""
         return all(word in folded for word in self.words)
 
 
