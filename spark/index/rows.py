@@ -111,7 +111,7 @@ def _advertised(request: Envelope, seq: int, at: datetime | None, writes: list[A
                 "uuid": minted.uuid,
                 "seq": seq,
                 "advertisement": minted.token,
-                "opening": jsontext.canonical(request.body["opening"]).decode(),
+                "opening": orjson.dumps(request.body["opening"], option=orjson.OPT_SORT_KEYS).decode(),
             }
         ],
         "properties": [_property(minted, seq, name) for name in minted.descriptor.get("properties", ())],

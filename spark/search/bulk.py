@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 
 from spark.search.asked import Asked
@@ -99,7 +100,7 @@ def _matching(query: Query) -> _Matching:
 def _regex(query: RegexQuery, topics: Topics, rows: Rows) -> Rows:
     if len(rows) < _MANY:
         return _those(rows, lambda row: query.stands_in(topics.searchable(row)))
-    found = np.asarray(pc.match_substring_regex(topics.all_searchable, query.pattern).fill_null(False))
+    found: npt.NDArray[np.bool_] = np.asarray(pc.match_substring_regex(topics.all_searchable, query.pattern).fill_null(False))
     return rows[found[rows]]
 
 

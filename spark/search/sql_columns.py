@@ -23,9 +23,14 @@ class SqlColumns:
         self._whole = divided(query)
         self._columns = [] if self._whole is None else [term.column for term in terms(self._whole) if term.column is not None]
 
+    @property
+    def possible(self) -> bool:
+        """Whether the query can be divided."""
+        return self._whole is not None
+
     def pays(self, topics: Topics, rows: Rows) -> bool:
         """Whether there are no more different values to look at than topics."""
-        if self._whole is None:
+        if not self.possible:
             return False
         left = len(rows)
         for column in self._columns:

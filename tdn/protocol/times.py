@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from tdn.errors import UsageError
 
@@ -29,8 +30,9 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+@lru_cache(maxsize=4096)
 def parse_time(text: str) -> datetime:
-    """An RFC 3339 time with its zone, in UTC."""
+    """An RFC 3339 time with its zone, in UTC. Remembered: what is read together was mostly written in the same seconds."""
     if _RFC3339.fullmatch(text) is None:
         raise UsageError(f"{text!r} is not a time; write it as 2027-01-31T12:00:00Z")
     try:

@@ -19,8 +19,10 @@ from spark.places import Place
 from spark.search import asked, bulk, single
 from spark.search.asked import Asked, Faulty
 from spark.search.running import search
+from spark.search.sql_columns import SqlColumns
 from tdn.errors import QueryError, Refused, TrustError
 from tdn.protocol.access import Asker
+from tdn.queries.sql import compile_sql
 from tdn.rules.sight import asker_of
 
 pytestmark = pytest.mark.timeout(600)
@@ -178,6 +180,20 @@ def test_arrow_finds_what_a_regular_expression_finds(
     sound, _ = asked.read([json.dumps(query) for query in drawn if query["language"] == "regex"])
     assert len(sound) > EACH // 2
     for one in sound:
+        topics, _ = single.query(index, world.roots, one, entity=None, at=None, now=now, limit=None)
+        assert {topic["uuid"] for topic in topics} == world.found(None, now, one.language, one.text, one.times), one.text
+
+
+def test_columns_find_what_a_predicate_finds(
+    world: World, index: Index, drawn: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQL asked of different values, also where it would not pay: the same."""
+    monkeypatch.setattr(SqlColumns, "pays", lambda columns, topics, rows: columns.possible)
+    now = world.moments["at the end"]
+    sound, _ = asked.read([json.dumps(query) for query in drawn if query["language"] == "sql"])
+    by_columns = [one for one in sound if SqlColumns(compile_sql(one.text)).possible]
+    assert len(by_columns) > EACH // 3
+    for one in by_columns:
         topics, _ = single.query(index, world.roots, one, entity=None, at=None, now=now, limit=None)
         assert {topic["uuid"] for topic in topics} == world.found(None, now, one.language, one.text, one.times), one.text
 

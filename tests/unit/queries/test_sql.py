@@ -34,6 +34,7 @@ from tdn.queries.model import (
 from tdn.queries.sql import compile_sql
 from tdn.queries.sql_clues import MAX_PARTS
 from tdn.queries.sql_syntax import MAX_LEVELS
+from tdn.queries.sql_terms import Both, Column, Either, Inverse, Part, Term, divided, terms
 from tdn.queries.sql_tokens import MAX_NESTING, MAX_TOKENS
 from tdn.queries.sql_values import MAX_PATTERN_CHARACTERS
 
@@ -1180,6 +1181,45 @@ def test_against_a_slow_definition(node: Any, subjects: list[Subject]) -> None:
         for asked in (query, opposite):
             if finds(asked, subject):
                 assert holds(asked.clue, subject), (asked.text, asked.clue)
+            if (whole := divided(asked)) is not None:
+                assert (from_truth(joined(whole, subject)) is True) is asked.matches(subject), asked.text
+
+
+def joined(part: Part, subject: Subject) -> int:
+    """A divided predicate for a topic, as `to_truth` numbers it."""
+    if isinstance(part, Term):
+        return to_truth(part.truth(*value_of(part.column, subject)))
+    if isinstance(part, Both | Either):
+        return (min if isinstance(part, Both) else max)(joined(one, subject) for one in part.parts)
+    truth = joined(part.part, subject)
+    return 2 - truth if isinstance(part, Inverse) else to_truth(truth == to_truth(part.wanted))
+
+
+def value_of(column: Column | None, subject: Subject) -> tuple[Any, str]:
+    """What a topic has in a column, and the type of a property."""
+    descriptor = subject.descriptor
+    if column is None:
+        return None, ""
+    if column.is_property:
+        has = descriptor["kind"] == "properties" and column.name in descriptor["properties"]
+        return (descriptor["properties"][column.name], descriptor["types"][column.name]) if has else (None, "")
+    if column.name in ("path", "text"):
+        return descriptor[column.name] if descriptor["kind"] == column.name else None, ""
+    return descriptor["kind"] if column.name == "descriptor_kind" else getattr(subject, column.name), ""
+
+
+@pytest.mark.parametrize("predicate", ["a = b", "a + b > 1", "a > 1 AND path = creator", "a IN (1, b)", "a LIKE b", "COALESCE(a, b) = 1"])
+def test_what_needs_two_values_at_once_is_not_divided(predicate: str) -> None:
+    assert divided(compile_sql(predicate)) is None
+
+
+def test_what_can_be_divided() -> None:
+    whole = divided(compile_sql("NOT (a > 1 OR a < 0 AND b + 1 < 2) AND (path LIKE 'x%') IS TRUE AND 1 < 2"))
+    assert whole is not None
+    assert [term.column for term in terms(whole)] == [
+        *(Column("a", is_property=True), Column("a", is_property=True), Column("b", is_property=True)),
+        *(Column("path", is_property=False), None),
+    ]
 
 
 _tried: list[bool] = []
