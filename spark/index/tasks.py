@@ -37,8 +37,9 @@ Batches = Iterator[pa.RecordBatch]
 #: What a task sends back: how many rows of a table it wrote, and when its last record was judged; or what is wrong.
 DONE = pa.schema([("table", pa.string()), ("rows", pa.int64()), ("until", TIME), ("problem", pa.string())])
 
-#: Rows in a row group: a reader of a few of them reads a few megabytes.
+#: Rows in a row group, and bytes of them in memory: a reader of a few rows reads a few megabytes, and one of all holds no more than that at a time.
 _ROW_GROUP = 16_384
+_GROUP_BYTES = 64 * 1024**2
 #: Records whose rows are Python's at a time, before they are Arrow's.
 _AT_ONCE = 2_000
 
@@ -215,6 +216,7 @@ def _divided(table: Table, rows: pa.Table) -> Iterator[tuple[tuple[str, ...], pa
 
 def _parquet(rows: pa.Table) -> pa.Buffer:
     content = pa.BufferOutputStream()
-    blooms = {"uuid": {"ndv": min(rows.num_rows, _ROW_GROUP)}} if "uuid" in rows.column_names else None
-    pq.write_table(rows, content, compression="zstd", row_group_size=_ROW_GROUP, bloom_filter_options=blooms)
+    size = max(1, min(rows.num_rows, _ROW_GROUP, _GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    blooms = {"uuid": {"ndv": size}} if "uuid" in rows.column_names else None
+    pq.write_table(rows, content, compression="zstd", row_group_size=size, bloom_filter_options=blooms)
     return content.getvalue()

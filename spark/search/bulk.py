@@ -2,8 +2,8 @@
 
 Plain strings, regular expressions and SQL are asked here: each takes time in proportion to the text, within the limits of its compiler. XPath and XQuery
 have no such bound and are asked in a process that can be killed (`confined`). A regular expression that is left many topics is put to all of them by
-Arrow, whose RE2 is the one that defines the language (a test compares the two over all of Unicode), and which needs no Python for each; SQL that is left
-many is put to their different values (`sql_columns`).
+Arrow, whose RE2 is the one that defines the language (a test compares the two over all of Unicode), and which needs no Python for each; SQL is
+put to different values, not to topics (`sql_columns`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from spark.search import sql_columns
 from spark.search.asked import Asked
-from spark.search.clues import Clues
-from spark.search.confined import Confined
-from spark.search.sql_columns import SqlColumns
+from spark.search.clues import Clues, usable
+from spark.search.confined import Confined, portions
 from spark.search.topics import Rows, Topics
 from tdn.queries.compile import compile_query
 from tdn.queries.model import Clue, Query
@@ -45,7 +45,7 @@ def _compiled(asked: tuple[Asked, ...]) -> tuple[list[tuple[Asked, Clue, _Matchi
     for one in asked:
         # Not by `compile_query`'s memory, which holds fewer than a job may have.
         query: Query = compile_query.__wrapped__(one.language, one.text)
-        queries.append((one, query.clue, None if one.language in _CONFINED else _matching(query)))
+        queries.append((one, usable(query.clue), None if one.language in _CONFINED else _matching(query)))
     return queries, Clues(clue for _, clue, _ in queries)
 
 
@@ -58,9 +58,10 @@ class Bulk:
         self._given_up: set[int] = set()
 
     def ask(self, topics: Topics) -> Iterator[Found]:
-        """What the queries find among some topics, in their order. A query that was given up is not asked again."""
+        """What the queries find among some topics, each in the order of its rows. A query that was given up is not asked again."""
         left = self._clues.of(topics)
         is_open, is_xml = ~topics.are("sealed"), topics.are("xml")
+        confined: list[tuple[Asked, Rows]] = []
         for asked, clue, matching in self._queries:
             if asked.number in self._given_up:
                 continue
@@ -72,17 +73,35 @@ class Bulk:
                 rows = rows[[asked.times.admit(created[row], expires[row]) for row in rows.tolist()]]
             if not len(rows):
                 continue
-            found = self._ask_confined(asked, topics, rows) if matching is None else matching(topics, rows)
-            if len(found):
+            if matching is None:
+                confined.append((asked, rows))
+            elif len(found := matching(topics, rows)):
                 yield asked.number, found
+        # A document is parsed once for all XPaths that are asked of it. XQueries are compiled by an engine that keeps few of them, so each goes through all
+        # of the documents before the next.
+        yield from self._by_documents([one for one in confined if one[0].language == "xpath"], topics)
+        for one in confined:
+            if one[0].language == "xquery":
+                yield from self._by_documents([one], topics)
 
-    def _ask_confined(self, asked: Asked, topics: Topics, rows: Rows) -> Rows | str:
+    def _by_documents(self, asked: Sequence[tuple[Asked, Rows]], topics: Topics) -> Iterator[Found]:
+        """Portion by portion of the documents, what queries find in it."""
+        if not asked:
+            return
+        rows = asked[0][1] if len(asked) == 1 else np.unique(np.concatenate([rows for _, rows in asked]))
         documents = topics.column("xml")
-        told = self._confined.ask(asked, [documents[row] for row in rows.tolist()])
-        if isinstance(told, str):
-            self._given_up.add(asked.number)
-            return told
-        return rows[told]
+        for begin, end in portions([len(documents[row]) for row in rows.tolist()]):
+            first, last = rows[begin], rows[end - 1]
+            for one, left in asked:
+                some = left[np.searchsorted(left, first) : np.searchsorted(left, last, side="right")]
+                if not len(some) or one.number in self._given_up:
+                    continue
+                told = self._confined.ask(one, [documents[row] for row in some.tolist()])
+                if isinstance(told, str):
+                    self._given_up.add(one.number)
+                    yield one.number, told
+                elif told:
+                    yield one.number, some[told]
 
 
 def _matching(query: Query) -> _Matching:
@@ -91,10 +110,9 @@ def _matching(query: Query) -> _Matching:
         return lambda topics, rows: _regex(query, topics, rows)
     if isinstance(query, StringQuery):
         return lambda topics, rows: _those(rows, lambda row: query.stands_in(topics.folded(row)))
-    if isinstance(query, SqlQuery):
-        columns = SqlColumns(query)
-        return lambda topics, rows: columns.matching(topics, rows) if columns.pays(topics, rows) else _one_by_one(query, topics, rows)
-    raise TypeError(query)
+    if isinstance(query, SqlQuery) and (by_columns := sql_columns.asks(query)) is not None:
+        return by_columns
+    return lambda topics, rows: _those(rows, lambda row: query.matches(topics.subject(row)))
 
 
 def _regex(query: RegexQuery, topics: Topics, rows: Rows) -> Rows:
@@ -102,10 +120,6 @@ def _regex(query: RegexQuery, topics: Topics, rows: Rows) -> Rows:
         return _those(rows, lambda row: query.stands_in(topics.searchable(row)))
     found: npt.NDArray[np.bool_] = np.asarray(pc.match_substring_regex(topics.all_searchable, query.pattern).fill_null(False))
     return rows[found[rows]]
-
-
-def _one_by_one(query: Query, topics: Topics, rows: Rows) -> Rows:
-    return _those(rows, lambda row: query.matches(topics.subject(row)))
 
 
 def _those(rows: Rows, matches: Callable[[int], bool]) -> Rows:

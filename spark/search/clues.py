@@ -14,7 +14,6 @@ from typing import Any
 import ahocorasick
 import numpy as np
 
-from spark.index.rows import as_value
 from spark.search.topics import Coded, Rows, Topics
 from tdn.protocol.times import parse_time
 from tdn.queries.model import (
@@ -29,6 +28,8 @@ from tdn.queries.model import (
     Clue,
     Contains,
     Value,
+    all_of,
+    any_of,
     microseconds,
 )
 from tdn.queries.sql_terms import Column
@@ -38,7 +39,7 @@ _NONE: Rows = np.empty(0, np.int64)
 
 
 class Clues:
-    """The clues of a job's queries, made ready once."""
+    """The clues of a job's queries, made ready once: those that `usable` gave."""
 
     def __init__(self, clues: Iterable[Clue]) -> None:
         self._texts: dict[str, int] = {}
@@ -65,6 +66,21 @@ class Clues:
                 for number in {number for _, number in search(text)}:
                     found[number].append(row)
         return found
+
+
+def usable(clue: Clue) -> Clue:
+    """A clue, or one that more topics fulfil and that is cheaper to look up: where a value must be in a range, texts that must stand somewhere add little,
+    and without any of them no text has to be read."""
+    if isinstance(clue, AnyOf):
+        return any_of(*map(usable, clue.clues))
+    if isinstance(clue, AllOf):
+        parts = [usable(part) for part in clue.clues]
+        return all_of(*([part for part in parts if not _only_texts(part)] or parts))
+    return clue
+
+
+def _only_texts(clue: Clue) -> bool:
+    return all(map(_only_texts, clue.clues)) if isinstance(clue, AllOf | AnyOf) else not isinstance(clue, Value)
 
 
 def _gather(clue: Clue, texts: dict[str, int]) -> None:
@@ -154,7 +170,7 @@ class Left:
             else:
                 coded = self._topics.coded(Column(key[2:], is_property=True))
                 family = [place for place, kind in enumerate(coded.kinds) if _FAMILIES[kind] == key[:2]]
-                found = _sorted(coded, [(place, _indexed(coded.values[place], coded.kinds[place])) for place in family])
+                found = _sorted(coded, [(place, _indexed(coded.parsed[place], coded.kinds[place])) for place in family])
             self._ordered[key] = found
         return found
 
@@ -172,9 +188,8 @@ def _sorted(coded: Coded, chosen: list[tuple[int, Any]]) -> _Ordered:
     return _Ordered([value for _, value in chosen], np.searchsorted(of_rows[order], np.arange(len(chosen) + 1)), rows[order])
 
 
-def _indexed(text: str, kind: str) -> Any:
+def _indexed(value: Any, kind: str) -> Any:
     """A value as `queries.model.indexed_values` gives it."""
     if kind == "timestamp":
-        return microseconds(parse_time(text))
-    value = as_value(text, kind)
+        return microseconds(parse_time(value))
     return int(value) if kind == "boolean" else value

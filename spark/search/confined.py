@@ -49,21 +49,15 @@ class Confined:
             self._runner = self._workers = None
 
     def ask(self, asked: Asked, documents: Sequence[str]) -> list[int] | str:
-        """The places of the documents that a query matches; or why it was given up."""
-        matched: list[int] = []
-        for begin, portion in _portions(documents):
-            told = self._ask(asked.language, asked.text, portion)
-            if isinstance(told, str):
-                return told
-            matched += [begin + place for place in told]
-        return matched
+        """The places of the documents, of one portion, that a query matches; or why it was given up."""
+        return self._ask(asked.language, asked.text, documents)
 
     def check(self, asked: Asked) -> str | None:
         """What is wrong with a query that only its engine finds; None: nothing."""
         told = self._ask(asked.language, asked.text, [], check=True)
         return told if isinstance(told, str) else None
 
-    def _ask(self, language: str, text: str, documents: list[str], *, check: bool = False) -> list[int] | str:
+    def _ask(self, language: str, text: str, documents: Sequence[str], *, check: bool = False) -> list[int] | str:
         if self._runner is None:
             self._runner = asyncio.Runner()
         frame = frames.encode({"job": {"language": language, "query": text, "documents": documents, "check": check}})
@@ -99,13 +93,13 @@ class Confined:
         return await self._workers.start(terms, {"language": language}, lambda worker: None)
 
 
-def _portions(documents: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    begin, portion, size = 0, list[str](), 0
-    for place, document in enumerate(documents):
-        if portion and (len(portion) == DOCUMENTS or size + len(document) > CHARACTERS):
-            yield begin, portion
-            begin, portion, size = place, [], 0
-        portion.append(document)
-        size += len(document)
-    if portion:
-        yield begin, portion
+def portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """From where to where documents of these sizes, in characters, are one portion."""
+    begin = size = 0
+    for place, characters in enumerate(sizes):
+        if place > begin and (place - begin == DOCUMENTS or size + characters > CHARACTERS):
+            yield begin, place
+            begin, size = place, 0
+        size += characters
+    if begin < len(sizes):
+        yield begin, len(sizes)

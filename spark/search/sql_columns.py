@@ -1,49 +1,25 @@
 """SQL asked of many topics at once: each term for each different value of its property or field, by the definition (`queries.sql_terms`), and what joins the
-terms by arrays. A predicate that cannot be divided, or that has few topics left to it, is asked topic by topic."""
+terms by arrays. A predicate that cannot be divided is asked topic by topic."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from spark.index.rows import as_value
 from spark.search.topics import Rows, Topics
 from tdn.queries.sql import SqlQuery
-from tdn.queries.sql_terms import Both, Either, Inverse, Part, Term, divided, terms
+from tdn.queries.sql_terms import Both, Either, Inverse, Part, Term, divided
 
 #: Where rows are TRUE, and where they are FALSE; elsewhere NULL.
 _Truth = tuple[Any, Any]
 
 
-class SqlColumns:
-    """One query."""
-
-    def __init__(self, query: SqlQuery) -> None:
-        self._whole = divided(query)
-        self._columns = [] if self._whole is None else [term.column for term in terms(self._whole) if term.column is not None]
-
-    @property
-    def possible(self) -> bool:
-        """Whether the query can be divided."""
-        return self._whole is not None
-
-    def pays(self, topics: Topics, rows: Rows) -> bool:
-        """Whether there are no more different values to look at than topics."""
-        if not self.possible:
-            return False
-        left = len(rows)
-        for column in self._columns:
-            left -= len(topics.coded(column).values) + 1
-            if left < 0:
-                return False
-        return True
-
-    def matching(self, topics: Topics, rows: Rows) -> Rows:
-        """Those of some rows that the query finds. Only where it pays."""
-        assert self._whole is not None  # noqa: S101  # it would not pay
-        true, _ = _evaluate(self._whole, topics, rows)
-        return rows[true]
+def asks(query: SqlQuery) -> Callable[[Topics, Rows], Rows] | None:
+    """What gives those of some rows that a query finds; None where it cannot be divided."""
+    whole = divided(query)
+    return None if whole is None else lambda topics, rows: rows[_evaluate(whole, topics, rows)[0]]
 
 
 def _evaluate(part: Part, topics: Topics, rows: Rows) -> _Truth:
@@ -70,9 +46,13 @@ def _term(term: Term, topics: Topics, rows: Rows) -> _Truth:
         truth = term.truth(None)
         return np.full(len(rows), truth is True), np.full(len(rows), truth is False)
     coded = topics.coded(term.column)
-    pairs = zip(coded.values, coded.kinds, strict=True)
-    truths = [term.truth(as_value(value, kind), kind) for value, kind in pairs]
-    # Of rows without a value, whose code is -1: the last.
-    truths.append(term.truth(None))
     codes = coded.codes[rows]
+    if len(rows) <= len(coded.values):
+        # Fewer topics than values: only those that they have.
+        some, codes = np.unique(codes, return_inverse=True)
+        truths = [term.truth(coded.parsed[code], coded.kinds[code]) if code >= 0 else term.truth(None) for code in some.tolist()]
+    else:
+        truths = list(map(term.truth, coded.parsed, coded.kinds))
+        # Of rows without a value, whose code is -1: the last.
+        truths.append(term.truth(None))
     return np.array([truth is True for truth in truths])[codes], np.array([truth is False for truth in truths])[codes]

@@ -27,7 +27,7 @@ COLUMNS = (
 Rows = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Coded:
     """A column by its different values: a property's as texts, each with its type."""
 
@@ -35,6 +35,11 @@ class Coded:
     kinds: list[str]
     #: Of each row the place of its value; -1: it has none.
     codes: Rows
+
+    @cached_property
+    def parsed(self) -> list[Any]:
+        """The values as descriptors have them."""
+        return list(map(as_value, self.values, self.kinds))
 
 
 class Topics:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tdn.protocol.descriptor import xml
+from tdn.queries import xpath_document
 from tdn.queries.compile import compile_query, warm_up
 from tdn.queries.model import Subject
+from tdn.queries.xpath import NOT_READ, XPathQuery
 from tdn.queries.xquery import XQueryQuery
 
 warm_up(xquery=False)
@@ -21,12 +25,30 @@ def evaluator(argument: dict[str, Any]) -> Any:
 
 
 def evaluate(job: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    query = compile_query(job["language"], job["query"])
+    query = _compiled(job["language"], job["query"])
     if job["check"]:
         if isinstance(query, XQueryQuery):
             query.prepare()
         return {"matched": []}, []
-    return {"matched": [place for place, document in enumerate(job["documents"]) if query.matches(_subject(document))]}, []
+    matches = _holding(query) if isinstance(query, XPathQuery) else lambda document: query.matches(_subject(document))
+    return {"matched": [place for place, document in enumerate(job["documents"]) if matches(document)]}, []
+
+
+#: All queries of all but the largest jobs: each comes again for every portion of documents.
+_compiled = lru_cache(maxsize=4096)(compile_query.__wrapped__)
+#: Documents that are kept, parsed, for the queries that are asked of the same ones next: those of one portion (`confined.DOCUMENTS`).
+_KEPT_DOCUMENTS = 256
+_read = lru_cache(maxsize=_KEPT_DOCUMENTS)(xpath_document.read)
+
+
+def _holding(query: XPathQuery) -> Callable[[str], bool]:
+    def holds(document: str) -> bool:
+        try:
+            return query.holds_in(_read(document))
+        except NOT_READ:
+            return False
+
+    return holds
 
 
 def _subject(document: str) -> Subject:

@@ -7,7 +7,7 @@ IS TRUE, IS FALSE) is three-valued logic that any engine of arrays has. A predic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tdn.queries import sql_syntax as syntax
@@ -102,19 +102,13 @@ def _columns(node: syntax.Expression) -> Iterator[Column]:
 
 def _subject(column: Column | None, value: Any, kind: str) -> Subject:
     """A topic that has this value and nothing else."""
-    fields = dict.fromkeys(("uuid", "creator", "owner", "institution", "created", "expires", "synopsis"), "")
-    descriptor: dict[str, Any] = {"kind": ""}
-    topic = "topic"
     if column is None or value is None:
-        pass
-    elif column.is_property:
-        descriptor = {"kind": "properties", "properties": {column.name: value}, "types": {column.name: kind}}
-    elif column.name == "kind":
-        topic = value
-    elif column.name == "descriptor_kind":
-        descriptor = {"kind": value}
-    elif column.name in ("path", "text"):
-        descriptor = {"kind": column.name, column.name: value}
-    else:
-        fields[column.name] = value
-    return Subject(kind=topic, descriptor=descriptor, **fields)
+        return _NOTHING
+    if column.is_property:
+        return Subject("", "topic", "", "", "", "", "", {"kind": "properties", "properties": {column.name: value}, "types": {column.name: kind}}, "")
+    if column.name in ("path", "text"):
+        return replace(_NOTHING, descriptor={"kind": column.name, column.name: value})
+    return replace(_NOTHING, **({"descriptor": {"kind": value}} if column.name == "descriptor_kind" else {column.name: value}))
+
+
+_NOTHING = Subject("", "topic", "", "", "", "", "", {"kind": ""}, "")

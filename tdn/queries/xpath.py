@@ -38,6 +38,9 @@ _FAILURES: tuple[type[Exception], ...] = (
     ValueError,
 )
 
+#: What reading a document raises.
+NOT_READ: tuple[type[Exception], ...] = (etree.LxmlError, ValueError)
+
 #: Tokens of these symbols keep values inside themselves while they are evaluated: elementpath binds the arguments of a function to its tokens.
 #: No answer was seen to change by it, but nodes of one document would live on in the query while the next is read.
 _STATEFUL = frozenset({"function", "#", "?", "=>", "map", "array", "("})
@@ -55,10 +58,15 @@ class XPathQuery:
         if subject.descriptor["kind"] != "xml":
             return False
         try:
-            context = XPathContext(xpath_document.read(subject.descriptor["xml"]), timezone="Z")
-        except (etree.LxmlError, ValueError):
+            document = xpath_document.read(subject.descriptor["xml"])
+        except NOT_READ:
             return False
+        return self.holds_in(document)
+
+    def holds_in(self, document: xpath_document.Document) -> bool:
+        """Whether it matches a document, for who has read that for other queries too."""
         try:
+            context = XPathContext(document, timezone="Z")
             expression = self._parsed if self._parsed is not None else _parse(self.text)
             return is_match(expression.select(context))
         except _FAILURES:

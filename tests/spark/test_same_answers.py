@@ -16,10 +16,9 @@ from little_world import World
 from spark.index.building import build
 from spark.index.store import Index
 from spark.places import Place
-from spark.search import asked, bulk, single
+from spark.search import asked, bulk, single, sql_columns
 from spark.search.asked import Asked, Faulty
 from spark.search.running import search
-from spark.search.sql_columns import SqlColumns
 from tdn.errors import QueryError, Refused, TrustError
 from tdn.protocol.access import Asker
 from tdn.queries.sql import compile_sql
@@ -184,18 +183,25 @@ def test_arrow_finds_what_a_regular_expression_finds(
         assert {topic["uuid"] for topic in topics} == world.found(None, now, one.language, one.text, one.times), one.text
 
 
-def test_columns_find_what_a_predicate_finds(
-    world: World, index: Index, drawn: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQL asked of different values, also where it would not pay: the same."""
-    monkeypatch.setattr(SqlColumns, "pays", lambda columns, topics, rows: columns.possible)
+def test_columns_find_what_a_predicate_finds(world: World, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQL asked of different values finds what it finds topic by topic; most predicates can be divided."""
     now = world.moments["at the end"]
-    sound, _ = asked.read([json.dumps(query) for query in drawn if query["language"] == "sql"])
-    by_columns = [one for one in sound if SqlColumns(compile_sql(one.text)).possible]
-    assert len(by_columns) > EACH // 3
-    for one in by_columns:
-        topics, _ = single.query(index, world.roots, one, entity=None, at=None, now=now, limit=None)
-        assert {topic["uuid"] for topic in topics} == world.found(None, now, one.language, one.text, one.times), one.text
+    descriptors = [known.subject.descriptor for known in world.population.topics if not known.is_sealed]
+    queries = [query for query in Drawn("columns", descriptors).some(2 * EACH) if query["language"] == "sql"]
+    sound, _ = asked.read(map(json.dumps, queries))
+    divisible = [one for one in sound if sql_columns.asks(compile_sql(one.text)) is not None]
+    assert len(divisible) > len(sound) / 2
+    found = {}
+    for way in ("columns", "topics"):
+        if way == "topics":
+            monkeypatch.setattr(sql_columns, "asks", lambda query: None)
+            bulk._compiled.cache_clear()
+        for one in divisible:
+            topics, _ = single.query(index, world.roots, one, entity=None, at=None, now=now, limit=None)
+            found[way, one.id] = {topic["uuid"] for topic in topics}
+    bulk._compiled.cache_clear()
+    for one in divisible:
+        assert found["columns", one.id] == found["topics", one.id], one.text
 
 
 def test_an_index_without_changes(spark: Any, world: World, tmp_path: Path) -> None:
