@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import io
+import warnings
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,9 @@ def _figure(title: str, draw: Draw, tables: DuckTables) -> str:
     matplotlib.use("svg")
     # The same index gives the same file.
     matplotlib.rcParams["svg.hashsalt"] = "tdn"
+    # Letters stay letters: the reader's browser has fonts for names in every script, the machine that draws may not.
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    matplotlib.rcParams["font.family"] = "sans-serif"
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
@@ -73,7 +78,9 @@ def _figure(title: str, draw: Draw, tables: DuckTables) -> str:
         caption = draw(axes, tables)
         axes.spines[["top", "right"]].set_visible(False)
         picture = io.StringIO()
-        figure.savefig(picture, format="svg", metadata={"Date": None})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+            figure.savefig(picture, format="svg", metadata={"Date": None})
     finally:
         pyplot.close(figure)
     svg = picture.getvalue()
@@ -89,10 +96,21 @@ def _over_time(axes: Any, tables: DuckTables) -> str:
     rows = tables.rows(
         f"SELECT date_trunc('{unit}', created) AS begin, count(*) AS n FROM advertisements GROUP BY begin ORDER BY begin"  # noqa: S608  # one of four words above
     )
-    axes.step([row["begin"] for row in rows], [row["n"] for row in rows], where="post")
-    axes.fill_between([row["begin"] for row in rows], [row["n"] for row in rows], step="post", alpha=0.2)
+    # The last one has a width too.
+    begins = [*(row["begin"] for row in rows), _next(rows[-1]["begin"], unit)]
+    counts = [*(row["n"] for row in rows), rows[-1]["n"]]
+    axes.step(begins, counts, where="post")
+    axes.fill_between(begins, counts, step="post", alpha=0.2)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel(f"advertised each {unit}")
     return f"Advertised each {unit}, by the time of minting (UTC)."
+
+
+def _next(begin: datetime, unit: str) -> datetime:
+    if unit == "month":
+        return (begin.replace(day=1) + timedelta(days=32)).replace(day=1)
+    return begin + timedelta(**{f"{unit}s": 1})
 
 
 def _by_kind(axes: Any, tables: DuckTables) -> str:
@@ -139,6 +157,8 @@ def _bars(axes: Any, rows: list[tuple[str, int]]) -> None:
     axes.bar_label(bars, labels=[f"{count:,}" for _, count in rows], padding=3)
     axes.invert_yaxis()
     axes.margins(x=0.12)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.figure.set_figheight(0.8 + 0.3 * max(1, len(rows)))
 
 
 _FIGURES: dict[str, Draw] = {
