@@ -29,6 +29,8 @@ from typing import IO
 
 #: The functions that pyproject.toml names for these.
 ENTRY_POINTS = {"tdn": "tdn.cli.main", "entity": "entity_client.cli.main"}
+#: What commands load when they need it, and take half a second for. Not Saxon, whose threads would not survive a fork.
+OFTEN_NEEDED = ("tdn.queries.sql", "tdn.queries.xpath", "tdn.doctor.examination")
 #: What the interpreter itself, or a module while it is imported, reads of its environment. A command that is given such a variable is started anew.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "SSL_", "OPENSSL_", "TDN_LOG_SEGMENT_BYTES")
 
@@ -58,6 +60,10 @@ class CommandServer:
         )
         assert self._process.stdout is not None
         assert self._process.stdout.read(1) == b"+", "the server of commands did not start"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -125,6 +131,9 @@ def _read_number(line: socket.socket) -> int:
 def serve(address: str) -> Callable[[], None]:
     """Wait for commands. Returns in the processes that were forked for one, with what each has to do."""
     modules = {command: importlib.import_module(module) for command, module in ENTRY_POINTS.items()}
+    for module in OFTEN_NEEDED:
+        importlib.import_module(module)
+    assert threading.active_count() == 1, "a thread would be missing in what is forked"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(address)
     listening.listen(64)
