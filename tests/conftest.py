@@ -46,7 +46,8 @@ def group_of(item: pytest.Item) -> str:
     return next((name for name in SHARED if name in needed), item.path.name)
 
 
-@pytest.hookimpl(trylast=True)
+# Before xdist reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     if any((here / "unit") in item.path.parents for item in items):
