@@ -7,14 +7,17 @@ keep apart by using fresh entities.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from xdist.scheduler import LoadScopeScheduling
 
 from entity_client import EntityClient
 from tests.live import TICK_SECONDS, LiveNetwork, RawEntity
@@ -46,18 +49,41 @@ def group_of(item: pytest.Item) -> str:
     return next((name for name in SHARED if name in needed), item.path.name)
 
 
-# Before xdist reads the groups.
+class GroupScheduling(LoadScopeScheduling):
+    """One group after another to whichever process has nothing to do. (xdist's own groups want a way to rename tests that pytest 9 has not.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        groups: dict[str, str] = json.loads((_shared(self.config) / "groups.json").read_text("utf-8"))
+        self._split_scope = lambda one: groups[one]  # type: ignore[method-assign]
+        return groups[nodeid]
+
+
+def _shared(config: pytest.Config) -> Path:
+    """A folder that all processes of a run know."""
+    workerinput = getattr(config, "workerinput", None)
+    own: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    return own if workerinput is None else own.parent
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Before xdist tells that we are ready. All collect the same.
+    if hasattr(session.config, "workerinput"):
+        folder = _shared(session.config)
+        own = folder / f"groups.{os.getpid()}"
+        own.write_text(json.dumps({item.nodeid: group_of(item) for item in session.items}), "utf-8")
+        own.replace(folder / "groups.json")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    if any((here / "unit") in item.path.parents for item in items):
-        # Without networks there is nothing to share.
-        return
     order = {name: place for place, name in enumerate((*SHARED, *LONG))}
     # Who needs two of them is the last of the first one's.
     items.sort(key=lambda item: (order.get(group_of(item), len(order)), len({*SHARED} & {*getattr(item, "fixturenames", ())})))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
 
 
 @pytest.hookimpl(hookwrapper=True)
