@@ -10,7 +10,7 @@ UV ?= uv
 # Extra arguments for pytest: make test PYTEST_ARGS='-k grants -x'
 PYTEST_ARGS ?=
 
-.PHONY: help venv setup demo test test-rabbitmq4 check audit sbom bench chaos lock clean
+.PHONY: help venv setup demo test test-long test-rabbitmq4 check audit sbom bench chaos lock clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,19 +29,22 @@ setup: venv  ## venv, and RabbitMQ and Java where they are missing
 demo: setup  ## the main job end to end on a private local network
 	@$(BIN)/tdn demo
 
-# Unit tests on all cores; then those on live networks, two files at a time, since they wait much; then the one that measures patience, and Spark's,
-# alone: JVMs leave no core to others.
+# Unit tests on all cores; then all that has a network or a cluster, in groups that share one (tests/conftest.py), three at a time, since each
+# waits now and then; then the one that measures patience, alone.
 PATIENCE := tests/broker/test_query_limits.py
-test: setup  ## the whole test suite
+test: setup  ## the whole test suite, in its everyday form: some ten minutes on two cores
 	@deploy/setup.sh checks
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(BIN)/pytest -q -n auto --dist worksteal tests/unit
-	$(BIN)/pytest -q -n 2 --dist loadfile --ignore tests/unit --ignore tests/spark --ignore $(PATIENCE) tests
+	$(BIN)/pytest -q -n 3 --dist loadgroup --no-loadscope-reorder --ignore tests/unit --ignore $(PATIENCE) tests
 	$(BIN)/pytest -q $(PATIENCE)
-	$(BIN)/pytest -q tests/spark
 else
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 endif
+
+test-long: setup  ## what is drawn at random (models, fuzzing, queries of bulk discovery), many times as much of it
+	TDN_TESTS=long $(BIN)/pytest -q -n auto --dist worksteal --timeout=3600 $(PYTEST_ARGS) tests/unit
+	TDN_TESTS=long $(BIN)/pytest -q --timeout=3600 $(PYTEST_ARGS) tests/spark
 
 test-rabbitmq4: setup  ## what RabbitMQ has a part in, on the RabbitMQ 4 of Debian 13 (needs root and debootstrap)
 	tests/rabbitmq4.sh $(PYTEST_ARGS)

@@ -1,18 +1,23 @@
-"""Fixtures for tests against real parts: one network that most tests share, and one whose processes may be killed.
+"""Fixtures for tests against real parts: one network that most tests share, one whose processes may be killed, and one with settings of its own.
 
-Starting a network takes several seconds, so both are started once, when first needed; tests keep apart by using fresh entities.
+Starting a network takes fifteen seconds of a processor, and each that runs takes a tenth of one for doing nothing. So all tests of a network
+come one after another, in one process (`--dist loadgroup`): it is started once, when first needed, and ended after the last of them. Tests
+keep apart by using fresh entities.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from xdist.scheduler import LoadScopeScheduling
 
 from entity_client import EntityClient
 from tests.live import TICK_SECONDS, LiveNetwork, RawEntity
@@ -29,10 +34,77 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 Connect = Callable[..., Awaitable[EntityClient]]
 
 
+#: The fixtures that tests of several files share: Spark's session, and networks. Their tests come first, the largest group before the others.
+SHARED = ("spark", "live", "private", "_mortal", "_particular")
+#: Files that start what they need themselves and take long: first of the rest, or one process would be left with them at the end.
+LONG = ("test_chaos.py", "test_cluster.py", "test_commands.py", "test_heads.py", "test_entry_points.py", "test_own_parts.py", "test_rotation.py", "test_doctor.py")
+
+#: How each network that runs here is ended.
+_ends: dict[str, list[Callable[[], None]]] = {}
+
+
+def group_of(item: pytest.Item) -> str:
+    """The network that a test is for, or else its file."""
+    needed = getattr(item, "fixturenames", ())
+    return next((name for name in SHARED if name in needed), item.path.name)
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """One group after another to whichever process has nothing to do. (xdist's own groups want a way to rename tests that pytest 9 has not.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        groups: dict[str, str] = json.loads((_shared(self.config) / "groups.json").read_text("utf-8"))
+        self._split_scope = lambda one: groups[one]  # type: ignore[method-assign]
+        return groups[nodeid]
+
+
+def _shared(config: pytest.Config) -> Path:
+    """A folder that all processes of a run know."""
+    workerinput = getattr(config, "workerinput", None)
+    own: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    return own if workerinput is None else own.parent
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Before xdist tells that we are ready. All collect the same.
+    if hasattr(session.config, "workerinput"):
+        folder = _shared(session.config)
+        own = folder / f"groups.{os.getpid()}"
+        own.write_text(json.dumps({item.nodeid: group_of(item) for item in session.items}), "utf-8")
+        own.replace(folder / "groups.json")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate((*SHARED, *LONG))}
+    # Who needs two of them is the last of the first one's.
+    items.sort(key=lambda item: (order.get(group_of(item), len(order)), len({*SHARED} & {*getattr(item, "fixturenames", ())})))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or group_of(nextitem) != group_of(item):
+        while _ends:
+            for end in _ends.popitem()[1]:
+                end()
+
+
+def lasting(name: str, network: LiveNetwork) -> LiveNetwork:
+    """A network that ends with the last test of its group, or with the session: ending it twice is harmless."""
+    _ends.setdefault(name, []).append(network.end)
+    return network
+
+
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
     """The shared network: broker, guard and two nodes. Nothing of it is killed or reconfigured."""
-    network = LiveNetwork(tmp_path_factory.mktemp("shared network") / "home")
+    network = lasting("live", LiveNetwork(tmp_path_factory.mktemp("shared network") / "home"))
     try:
         network.up()
         yield network
@@ -49,7 +121,7 @@ wait_for_others_seconds = 1.0
 
 @pytest.fixture(scope="session")
 def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
-    network = LiveNetwork(tmp_path_factory.mktemp("mortal network") / "home")
+    network = lasting("_mortal", LiveNetwork(tmp_path_factory.mktemp("mortal network") / "home"))
     network.issue_nodes({"n1": IMPATIENT, "n2": IMPATIENT})
     try:
         yield network
@@ -88,14 +160,16 @@ SILENCE_SECONDS = 4.0
 
 @pytest.fixture(scope="session")
 def _particular(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
-    network = LiveNetwork(tmp_path_factory.mktemp("particular network") / "home")
+    network = lasting("_particular", LiveNetwork(tmp_path_factory.mktemp("particular network") / "home"))
     os.environ["TDN_SILENCE_SECONDS"] = str(SILENCE_SECONDS)
+    # Of no other network that is started later.
+    _ends["_particular"].append(lambda: os.environ.pop("TDN_SILENCE_SECONDS", None) and None)
     try:
         network.issue_nodes({"n1": SHORT, "n2": REALM, "n3": TIGHT})
         network.up(nodes=3)
         yield network
     finally:
-        del os.environ["TDN_SILENCE_SECONDS"]
+        os.environ.pop("TDN_SILENCE_SECONDS", None)
         network.end()
 
 

@@ -46,6 +46,7 @@ from tdn.trust import credentials, envelope, sealing, signing
 from tdn.trust.certificates import Identity
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
+from tests.commands import ENTRY_POINTS, READ_AT_START, server
 
 #: Ticks of nodes that tests start: log time, and with it expiry, is then fine enough to wait for.
 TICK_SECONDS = "0.5"
@@ -164,16 +165,21 @@ def run(
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
     seconds: float = 100,
+    installed: bool = False,
 ) -> Ran:
-    """Run an installed command to its end."""
+    """Run a command to its end, in a process of its own: forked from one that has imported what it needs, or the installed one, from nothing."""
     # Without these two of the caller's: a test says itself where its home is.
     inherited = {key: value for key, value in os.environ.items() if key not in ("TDN_HOME", "TDN_ENTITY")}
+    environment = {**inherited, **(env or {})}
+    if not installed and command in ENTRY_POINTS and not any(name.startswith(READ_AT_START) for name in env or {}):
+        ended = server().run(command, [*map(str, words)], stdin=stdin, env=environment, cwd=cwd, seconds=seconds)
+        return Ran(ended.code, ended.out, ended.err)
     done = subprocess.run(
         [str(Path(sys.executable).parent / command), *map(str, words)],
         input=stdin,
         capture_output=True,
         text=True,
-        env={**inherited, **(env or {})},
+        env=environment,
         cwd=cwd,
         timeout=seconds,
         check=False,

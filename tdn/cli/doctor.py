@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 from tdn.cli.output import emit, note, printable
-from tdn.doctor.examination import examine
 from tdn.doctor.findings import Finding, State, exit_code
 from tdn.local.home import Home
 
@@ -29,6 +28,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def perform(arguments: argparse.Namespace) -> int:
     show = (lambda finding: emit(finding.as_object())) if arguments.json else _show
+    # Loaded here: it looks at everything, with a web client among its tools.
+    from tdn.doctor.examination import examine
+
     findings = examine(Home(arguments.home), show, timeout_seconds=arguments.timeout, thorough=arguments.thorough)
     counts = {state: sum(finding.state is state for finding in findings) for state in State}
     note(

@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 from tdn.cli import archive, audit, doctor, keeping, output, watch
-from tdn.cli.demo import run_demo
 from tdn.cli.output import add_globals, add_json, emit, note, table
-from tdn.cli.serve import serve_guard, serve_node
 from tdn.errors import TrustError, UsageError
 from tdn.local.ca import AUTHORITIES, LEAF_LIFE, write_request
 from tdn.local.home import Home
@@ -105,7 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     verify.set_defaults(perform=_verify)
 
     demo = commands.add_parser("demo", help="a guided tour on a private network of its own, cleaned up afterwards")
-    demo.set_defaults(perform=lambda arguments: run_demo(as_json=arguments.json))
+    demo.set_defaults(perform=_demo)
 
     for command in (up, down, status, issue, revoke, rotate, request, install, audit_log, *archived, *kept, examined, verify, demo):
         add_json(command)
@@ -157,7 +155,16 @@ def _show_status(network: Network, *, as_json: bool) -> None:
             output.say(line)
 
 
+def _demo(arguments: argparse.Namespace) -> None:
+    # These three are loaded here: a whole node or guard takes half a second, and all other commands go without.
+    from tdn.cli.demo import run_demo
+
+    run_demo(as_json=arguments.json)
+
+
 def _node(arguments: argparse.Namespace) -> None:
+    from tdn.cli.serve import serve_node
+
     serve_node(
         _home(arguments),
         arguments.id,
@@ -168,6 +175,8 @@ def _node(arguments: argparse.Namespace) -> None:
 
 
 def _guard(arguments: argparse.Namespace) -> None:
+    from tdn.cli.serve import serve_guard
+
     home = _home(arguments)
     serve_guard(
         home,

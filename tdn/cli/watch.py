@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cryptography import x509
-from prometheus_client.parser import text_string_to_metric_families
 
 from tdn.cli.output import duration_seconds, emit, lines_of, printable
 from tdn.errors import UsageError
@@ -169,6 +168,9 @@ def _fetch(url: str | None) -> Samples | None:
 def read_samples(text: str) -> Samples:
     """Every sample of a page of metrics, by its name."""
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    # Loaded here: its package begins with a web server, and only a watched status reads metrics.
+    from prometheus_client.parser import text_string_to_metric_families
+
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, []).append((sample.labels, sample.value))

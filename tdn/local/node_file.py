@@ -8,9 +8,8 @@ from tdn.bus.address import NodeAddress
 from tdn.errors import UsageError
 from tdn.local import observe_section
 from tdn.local.settings_file import Address, Key, ListOf, Number, Section, SettingsFile, Text, Whole, split_address
-from tdn.node.endpoint import EndpointSettings
+from tdn.node.limits import EndpointSettings, NodeLimits
 from tdn.node.policy import KINDS, Policy, read_policy
-from tdn.node.service import NodeLimits
 from tdn.observe.settings import ObserveSettings
 
 #: What `listen` says where there is to be no endpoint.

@@ -214,7 +214,12 @@ def _start_mark(pid: int) -> str | None:
     fields = _after_name(stat)
     state, threads, started = fields[0], int(fields[17]), fields[19]
     # The first thread of a killed process can be a zombie while others still hold its ports.
-    return None if state in "ZX" and threads <= 1 else f"{started}@{boot}"
+    if state not in "ZX" or threads > 1:
+        return f"{started}@{boot}"
+    if child is not None and child.poll() is not None:
+        # It ended since we looked first: whoever hears that it is gone finds no zombie either.
+        _children.pop(pid, None)
+    return None
 
 
 def _start_mark_from_ps(pid: int) -> str | None:

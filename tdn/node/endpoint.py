@@ -14,7 +14,6 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
@@ -23,9 +22,9 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tdn.bus.address import NodeAddress
 from tdn.errors import BrokerUnavailable, TdnError, TrustError, UsageError
 from tdn.node.answering import MAX_QUESTION_BYTES, Answering
+from tdn.node.limits import EndpointSettings
 from tdn.node.observed import Observed
 from tdn.node.questions import Answer
 from tdn.observe import trail
@@ -48,15 +47,6 @@ _ANSWER_SECONDS = 30.0
 #: Connections at once, and questions at once of one certificate.
 _MOST_CONNECTIONS = 512
 _AT_ONCE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointSettings:
-    """Where it listens, and where others reach it."""
-
-    host: str
-    port: int
-    public: NodeAddress
 
 
 def cannot_serve(credentials: Credentials, host: str) -> str | None:

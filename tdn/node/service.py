@@ -27,9 +27,10 @@ from tdn.node.answering import Answering
 from tdn.node.changes import Changes, NoLongerCurrent
 from tdn.node.checkpointing import Checkpointing
 from tdn.node.comparing import Comparing, expected
-from tdn.node.endpoint import Endpoint, EndpointSettings, cannot_serve
+from tdn.node.endpoint import Endpoint, cannot_serve
 from tdn.node.guards import Guards
 from tdn.node.intake import Intake, Post
+from tdn.node.limits import EndpointSettings, NodeLimits
 from tdn.node.observed import Observed
 from tdn.node.policy import EVERYBODY, Policy
 from tdn.node.questions import Desk
@@ -52,19 +53,6 @@ TICK_SECONDS = 5.0
 
 #: What a node that is told to stop has for finishing what it has begun. `tdn down` waits a little longer than this.
 _STOP_SECONDS = 9.0
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLimits:
-    """What one discovery, and one entity's discoveries, may cost, and how long others are waited for. In `node.toml`."""
-
-    #: Half of what an asker waits for by default, so that it hears why.
-    query_seconds: float = 5.0
-    query_memory_mb: int = 512
-    queries_per_second: float = 100.0
-    queries_burst: int = 2000
-    #: How long nodes that ticked lately, and guards, are waited for when nobody has compared since the broker was gone.
-    wait_for_others_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

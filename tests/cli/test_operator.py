@@ -30,10 +30,10 @@ def test_life_of_a_network(fresh: LiveNetwork, live: LiveNetwork) -> None:
     home = fresh.home.folder
 
     def tdn(*words: str) -> Ran:
-        return run("tdn", "--home", home, "--json", *words)
+        return run("tdn", "--home", home, "--json", *words, installed=True)
 
     def entity(name: str, *words: str) -> Ran:
-        return run("entity", "--home", home, "--as", name, "--json", *words)
+        return run("entity", "--home", home, "--as", name, "--json", *words, installed=True)
 
     before = tdn("status")
     assert (before.code, before.out) == (0, "")

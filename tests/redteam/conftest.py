@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import lasting
 from tests.live import LiveNetwork
 from tests.redteam.ours import Ours, set_up
 from tests.redteam.target import Oracle, Target, read_target
@@ -30,7 +31,7 @@ def private(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if _file(request.config):
         yield None
         return
-    live = LiveNetwork(tmp_path_factory.mktemp("red team") / "home")
+    live = lasting("private", LiveNetwork(tmp_path_factory.mktemp("red team") / "home"))
     try:
         live.up()
         yield set_up(live)

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from little_network import LittleNetwork  # found by the line above
+from sizes import examples
 
 # Shared machines stall; a deadline per example would measure the neighbours.
-settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unit", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unit")
 
 

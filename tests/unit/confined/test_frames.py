@@ -8,6 +8,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from tdn import errors
 from tdn.confined import frames
@@ -19,7 +20,7 @@ CONTENT = st.dictionaries(TEXT, JSON, max_size=3)
 FRAMES = st.lists(st.tuples(CONTENT, st.lists(st.binary(max_size=50), max_size=3)), max_size=3)
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(derandomize=True, max_examples=examples(60), deadline=None)
 @given(FRAMES, st.integers(1, 40))
 def test_round_trip_in_pieces(sent: list[tuple[dict[str, object], list[bytes]]], size: int) -> None:
     data = b"".join(encode(content, parts) for content, parts in sent)

@@ -9,9 +9,8 @@ import pytest
 from tdn.bus.address import NodeAddress
 from tdn.errors import UsageError
 from tdn.local import node_file
-from tdn.node.endpoint import EndpointSettings
+from tdn.node.limits import EndpointSettings, NodeLimits
 from tdn.node.policy import EVERYBODY, KINDS
-from tdn.node.service import NodeLimits
 
 
 def write(folder: Path, text: str) -> Path:

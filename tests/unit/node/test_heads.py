@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_network import MINUTE, LittleNetwork
 from pki import T0
+from sizes import examples
 
 from tdn.bus.connection import Delivery
 from tdn.node.comparing import Comparing, expected
@@ -320,7 +321,7 @@ class Scene:
 LENGTHS = st.lists(st.integers(0, 15), min_size=1, max_size=4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(left=st.integers(0, 15), nodes=LENGTHS, guards=st.lists(st.integers(0, 15), max_size=2), seed=st.integers(0, 2**32))
 def test_whatever_anybody_has_is_in_the_log_again(left: int, nodes: list[int], guards: list[int], seed: int) -> None:
     """All are there, and stores are of one log: it ends as the longest of them, in whatever order they read, speak and act."""
@@ -335,7 +336,7 @@ def test_whatever_anybody_has_is_in_the_log_again(left: int, nodes: list[int], g
     assert all(actor.store == scene.log for actor in scene.actors)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(lengths=st.tuples(st.integers(11, 15), st.integers(11, 15), st.integers(0, 10)), seed=st.integers(0, 2**32))
 def test_where_stores_disagree_nobody_appends(lengths: tuple[int, int, int], seed: int) -> None:
     ours, others, third = lengths
@@ -345,7 +346,7 @@ def test_where_stores_disagree_nobody_appends(lengths: tuple[int, int, int], see
     assert set(scene.states().values()) == {"stopped"}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(nodes=st.lists(st.integers(5, 15), min_size=3, max_size=4), seed=st.integers(0, 2**32))
 def test_who_dies_while_it_puts_back_leaves_a_log_to_go_on_with(nodes: list[int], seed: int) -> None:
     chains = {f"node:n{number}": CHAIN[:length] for number, length in enumerate(nodes)}

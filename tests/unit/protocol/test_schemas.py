@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from tdn.errors import MalformedMessage
 from tdn.protocol import schemas
@@ -810,7 +811,7 @@ def nearly_sound(draw: st.DrawFn) -> tuple[str, Any]:
     return kind, value
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(nearly_sound())
 def test_two_validators_agree(sample: tuple[str, Any]) -> None:
     """jsonschema-rs, which decides, against the pure Python reference. Known difference: Python's `$` lets a newline through."""

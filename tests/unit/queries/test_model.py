@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from tdn.errors import QueryError
 from tdn.protocol import descriptor
@@ -150,7 +151,7 @@ class TestIndexedText:
         """T9: nothing at all, not even its synopsis."""
         assert indexed_text(SEALED, "topic=1") == ""
 
-    @settings(derandomize=True, deadline=None, max_examples=200)
+    @settings(derandomize=True, deadline=None, max_examples=examples(200))
     @given(
         st.text(max_size=30),
         st.text("aA\u0308u\u0301\0ßİſK\n", max_size=12),

@@ -11,6 +11,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from tdn.errors import QueryError
 from tdn.protocol import descriptor
@@ -19,7 +20,7 @@ from tdn.queries.model import Subject, holds
 from tdn.queries.regex import compile_regex
 from tdn.queries.regex_literals import read
 
-FUZZ = settings(derandomize=True, deadline=None, max_examples=200)
+FUZZ = settings(derandomize=True, deadline=None, max_examples=examples(200))
 
 #: A pattern, and a text that it may match.
 Sample = tuple[str, str]

@@ -8,6 +8,7 @@ import time
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from tdn.errors import QueryError
 from tdn.protocol import descriptor as descriptors
@@ -15,7 +16,7 @@ from tdn.queries.model import MAX_QUERY_CHARACTERS, Subject, holds
 from tdn.queries.sql import compile_sql
 
 #: For a long search: EXAMPLES=20000.
-EXAMPLES = int(os.environ.get("EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("EXAMPLES", examples(250)))
 #: A hundred times what the worst query needs: it tells slow from endless, on a busy machine too.
 SECONDS = 4.0
 

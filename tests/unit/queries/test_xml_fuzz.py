@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from tdn.errors import QueryError
 from tdn.protocol import descriptor
@@ -17,7 +18,7 @@ from tdn.queries.model import Query, Subject, holds
 from tdn.queries.xpath import compile_xpath
 from tdn.queries.xquery import compile_xquery
 
-FUZZ = settings(derandomize=True, deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+FUZZ = settings(derandomize=True, deadline=None, max_examples=examples(300), suppress_health_check=list(HealthCheck))
 
 NAMES = ["a", "b", "c", "Name"]
 TEXTS = ["x", "xy1", "Xy1 z", "abc", "ABC", "12", "9", " abc ", "abc\nx", "ﬁx", "İx", "ıIi", "ß", "a<b", "q&r"]
@@ -225,7 +226,7 @@ def _bound(text: str) -> str:
     return f"let $v := //a return {text}" if "$v" in text else text
 
 
-@settings(FUZZ, max_examples=400)
+@settings(FUZZ, max_examples=examples(400))
 @given(expressions.map(_bound), st.lists(documents, min_size=1, max_size=2))
 def test_a_clue_of_xpath_never_hides_a_match(text: str, found: list[str]) -> None:
     """T13: what an index may leave out by the clue, the matcher would not have found."""
@@ -239,7 +240,7 @@ def test_a_clue_of_xpath_never_hides_a_match(text: str, found: list[str]) -> Non
             assert holds(query.clue, subject), (text, document, query.clue)
 
 
-@settings(FUZZ, max_examples=400)
+@settings(FUZZ, max_examples=examples(400))
 @given(st.one_of(expressions.map(_bound), queries, queries), documents)
 def test_a_clue_of_xquery_never_hides_a_match(text: str, document: str) -> None:
     """T13: also where the query makes elements of its own, which are in no index."""
@@ -287,14 +288,14 @@ def ask(compiler: Callable[[str], Query], text: str) -> None:
         assert position is None or 0 <= position <= len(text)
 
 
-@settings(FUZZ, max_examples=600)
+@settings(FUZZ, max_examples=examples(600))
 @given(any_text)
 def test_whatever_the_xpath(text: str) -> None:
     """Nothing but QueryError leaves the compiler, and soon; what compiles can be asked."""
     ask(compile_xpath, text)
 
 
-@settings(FUZZ, max_examples=600)
+@settings(FUZZ, max_examples=examples(600))
 @given(any_text)
 def test_whatever_the_xquery(text: str) -> None:
     """The same, with what the engine finds wrong."""
@@ -359,7 +360,7 @@ def _without_strings_and_comments(text: str) -> str:
     return "".join(left)
 
 
-@settings(FUZZ, max_examples=1500)
+@settings(FUZZ, max_examples=examples(1500))
 @given(_disguised.map(_closed))
 def test_no_call_gets_past_in_disguise(text: str) -> None:
     """T13: what compiles calls no function that was not checked: not for a plain search of the text, and not for the engine."""

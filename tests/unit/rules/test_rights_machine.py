@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -11,13 +10,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from rights_comparison import Comparison
+from sizes import LONG
 from tree_requests import Drawn, Seeded
 
 from tdn.rules import feeds, grants
 from tdn.trust.grants import MAX_CHAIN
 
 #: As many steps as one has patience for; otherwise a few thousand.
-LONG = os.environ.get("TDN_MODEL") == "long"
 
 
 class RightsMachine(RuleBasedStateMachine):
@@ -46,7 +45,7 @@ def test_rights_agree_with_the_model() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         RightsMachine,
         settings=settings(
-            max_examples=3000 if LONG else 100,
+            max_examples=3000 if LONG else 30,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -58,7 +57,7 @@ def test_rights_agree_with_the_model() -> None:
 @pytest.mark.timeout(7200 if LONG else 600)
 def test_long_histories_agree_with_the_model() -> None:
     """T20, T21, T28: the same over longer histories, in which much has come and gone. A seed that fails is named in the error."""
-    for seed in range(2000 if LONG else 30):
+    for seed in range(2000 if LONG else 10):
         choose = Seeded(random.Random(seed))
         rights = Comparison()
         rights.plant(choose)

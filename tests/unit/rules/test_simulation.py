@@ -6,7 +6,6 @@ A node here is `tdn/node/changes.py` in miniature: look whether a request has it
 from __future__ import annotations
 
 import copy
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Protocol, overload
 import pytest
 from little_network import MINUTE, SECOND
 from pki import T0
+from sizes import LONG
 from tree_model import COLLECTION, LIVE, Model
 from tree_requests import ENTITIES, Requests, Seeded, TwoInstitutions
 
@@ -31,7 +31,6 @@ from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 
 NET = TwoInstitutions("simulation", nodes=("n1", "n2", "n3", "n4"))
-LONG = os.environ.get("TDN_MODEL") == "long"
 
 
 class Crashed(Exception):
@@ -423,7 +422,7 @@ def test_nodes_agree_whatever_happens_to_them(tmp_path: Path) -> None:
     """T22, T25: equal states, one outcome for each request and no limit exceeded, though records are delayed, reordered and doubled and
     nodes crash. That all of it took place is shown by what was counted."""
     seen: Counter[str] = Counter()
-    for seed in range(300 if LONG else 6):
+    for seed in range(300 if LONG else 3):
         network = simulate(seed, tmp_path, 500)
         outcomes = InMemory().apply_all(network.log)
         seen["crashes"] += network.crashes

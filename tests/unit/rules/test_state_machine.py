@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, fresh_id, fresh_uuid, read_uuid
 from pki import T0
+from sizes import examples
 
 from tdn.errors import UnknownRules
 from tdn.protocol import jsontext, schemas
@@ -205,7 +206,7 @@ def test_apply_agrees_with_the_model() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         LogMachine,
         settings=settings(
-            max_examples=40,
+            max_examples=examples(40),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -509,7 +510,7 @@ def test_hostile_records_begin_as_sound_ones() -> None:
     assert found == expected
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(hostile_records(), min_size=1, max_size=4))
 def test_nothing_signed_stops_apply(records: list[bytes]) -> None:
     """Every record has an outcome: an exception here would stop every node of the network at the same place. Time then ends all of it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from little_network import HOUR, MINUTE, SECOND
+from sizes import LONG
 from tree_comparison import NET, STEPS, Comparison, InPortions, Tangled
 from tree_model import Model, decode
 from tree_requests import Drawn, Seeded
@@ -18,7 +18,6 @@ from tree_requests import Drawn, Seeded
 from tdn.rules import hierarchy, watches
 
 #: As many steps as one has patience for; otherwise a few thousand.
-LONG = os.environ.get("TDN_MODEL") == "long"
 
 
 class TreeMachine(RuleBasedStateMachine):
@@ -58,7 +57,7 @@ def test_trees_agree_with_the_model(machine: type[TreeMachine]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=1000 if LONG else 20,
+            max_examples=1000 if LONG else 8,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -71,7 +70,7 @@ def test_trees_agree_with_the_model(machine: type[TreeMachine]) -> None:
 @pytest.mark.parametrize("kind", [Comparison, InPortions, Tangled])
 def test_long_histories_agree_with_the_model(kind: type[Comparison]) -> None:
     """T23 to T36: the same over longer histories, in which much has come and gone. A seed that fails is named in the error."""
-    for seed in range(400 if LONG else 6):
+    for seed in range(400 if LONG else 3):
         choose = Seeded(random.Random(seed))
         trees = kind()
         trees.plant(choose)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from little_network import HOUR, LittleNetwork, fresh_uuid
 from pki import T0
 from population import ASKERS, INSTITUTIONS
+from sizes import examples
 
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol.access import DISCOVER, Access, Asker, Lists, lists
@@ -130,7 +131,7 @@ def says(reader: Reader, asker: Asker, now: datetime = NOWS[0], times: Times = A
     return reader.has_sealed(Search(asker, now, None, times))
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=examples(60), derandomize=True, deadline=None)
 @given(st.lists(plans, max_size=5))
 @example([Plan("alice", Lists(("bob",), ("institution:Physics",)))])
 @example([Plan("alice", Lists(("*",), ("bob",))), Plan("bob", Lists(("bob",), ("*",)))])
@@ -160,7 +161,7 @@ def answers(store: Store, asker: Asker, topics: list[Plan]) -> list[bool]:
         withdraw()
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=examples(60), derandomize=True, deadline=None)
 @given(st.sampled_from(ASKERS), st.lists(plans, max_size=6), st.integers(1, 3))
 @example(ASKERS[1], [Plan("dave", lists(["erin"]))] * 4, 1)
 @example(ASKERS[1], [Plan("dave", lists(["erin"], ["zoe"]))] * 4, 1)
@@ -175,7 +176,7 @@ def test_hidden_topics_that_name_nobody_change_nothing(store: Store, asker: Aske
     assert all(told or not there for told, there in zip(said, true, strict=True)), "nobody is told too little"
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=examples(60), derandomize=True, deadline=None)
 @given(st.sampled_from(ASKERS), st.lists(plans, max_size=6))
 def test_as_a_store_without_the_hidden_ones(store: Store, asker: Asker, topics: list[Plan]) -> None:
     """T18: with any lists, as long as no more are looked at than may be."""

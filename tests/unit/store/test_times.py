@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from little_network import LittleNetwork, read_uuid
 from pki import T0
+from sizes import examples
 
 from tdn.errors import UsageError
 from tdn.protocol import schemas
@@ -58,7 +59,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reader, di
         yield reader, times
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(times=filters, now=st.sampled_from([-1, 0, 1.5, 2, 5, 7.999999]))
 @example(times=Times(created_after=T0 + timedelta(seconds=0.5), created_before=T0 + timedelta(seconds=1.5)), now=0)
 @example(times=Times(expires_after=T0 + timedelta(seconds=2.000001), expires_before=T0 + timedelta(seconds=3)), now=0)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from little_network import DAY, HOUR, LittleNetwork, fresh_uuid
 from pki import T0
 from population import ASKERS, Population, populate
+from sizes import examples
 from store_index import check_sound, contents, owners
 
 from tdn.node.policy import Policy, read_policy
@@ -362,7 +363,7 @@ def _look_for_it(path: Path, uuid: str, descriptor: descriptors.Descriptor, data
             assert reader.topic(uuid, ALICE, T0) is not None
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=examples(60), derandomize=True)
 @given(descriptor=odd_descriptors, data=st.data())
 def test_odd_values_are_stored_found_and_forgotten(
     odd_view: View, descriptor: descriptors.Descriptor, data: st.DataObject

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_network import DAY, HOUR, MINUTE, SECOND, LittleNetwork, Log, fresh_uuid, read_uuid
 from pki import T0
+from sizes import examples
 from store_index import check_sound, owners
 
 from tdn.errors import LogDiverged, NoRoom, UnknownRules
@@ -84,7 +85,7 @@ def plain(outcome: Outcome) -> tuple[object, ...]:
     return outcome.status, outcome.kind, outcome.request, outcome.receipt, outcome.error, outcome.cut
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_any_batching_gives_the_same_state(data: st.DataObject) -> None:
     """The same random log, with duplicates, in any batches, reopened anywhere: same outcomes, head and digest as the dict."""

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_network import LittleNetwork
 from pki import T0, YEAR, Pki, derive_key
+from sizes import examples
 
 from tdn.errors import MalformedMessage, TdnError, TrustError, UsageError
 from tdn.protocol import jsontext
@@ -95,7 +96,7 @@ def encrypt(content: bytes, *readers: EllipticCurvePrivateKey, message_id: str =
 # --- what is put in comes out ---
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.binary(max_size=300) | st.sampled_from([b"~", b"a~b~", b"eyJ.eyJ.x~", messages.MAGIC, b"\0" * 300]), st.integers(0, 3))
 def test_round_trip(body: bytes, readers: int) -> None:
     """Any bytes, also tildes, in all three forms."""
@@ -524,7 +525,7 @@ def test_a_slot_that_is_no_key() -> None:
             read((joined([tag + nonsense], bytes(100)), ENCRYPTED))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.binary(max_size=400), st.sampled_from([SIGNED, ENCRYPTED]), st.sampled_from([b"", messages.MAGIC + b"\0\1", b"eyJ.eyJ."])
 )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_network import LittleNetwork
 from pki import T0, derive_key
+from sizes import examples
 
 from tdn.errors import MalformedMessage, UsageError
 from tdn.protocol import descriptor as descriptors
@@ -95,7 +96,7 @@ def test_order_of_keys_does_not_tell() -> None:
     assert len({place(seal(SECRET, CREATOR, BOB)) for _ in range(40)}) > 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(1, 3000))
 def test_length_does_not_show(length: int) -> None:
     """The content's length is a power of two above the nonce and the tag: what has the same length may be half as long."""

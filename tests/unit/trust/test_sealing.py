@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_network import LittleNetwork
 from pki import T0, derive_key
+from sizes import examples
 
 from tdn.errors import MalformedMessage, TrustError
 from tdn.protocol import jsontext
@@ -81,7 +82,7 @@ def test_sizes_are_steps(step: int) -> None:
             sealing.seal(b"x" * (step - 3), RECEIVER.public_key())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 70_000), st.sampled_from([b"\0", b"x", b"\xff"]))
 def test_every_length_comes_back(length: int, letter: bytes) -> None:
     """Zeros at a message's end are its own, not padding."""
