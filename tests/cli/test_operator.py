@@ -25,6 +25,8 @@ def fresh(tmp_path: Path) -> Iterator[LiveNetwork]:
     network.end()
 
 
+# It starts a network twice, by installed commands: a minute where nothing else runs.
+@pytest.mark.timeout(300)
 def test_life_of_a_network(fresh: LiveNetwork, live: LiveNetwork) -> None:
     """up, up again, status, down, down again, and up once more: the same network, beside another one that notices nothing."""
     home = fresh.home.folder
