@@ -32,7 +32,7 @@ demo: setup  ## the main job end to end on a private local network
 # Unit tests on all cores; then all that has a network or a cluster, in groups that share one (tests/conftest.py), three at a time, since each
 # waits now and then; then the one that measures patience, alone.
 PATIENCE := tests/broker/test_query_limits.py
-test: setup  ## the whole test suite, in its everyday form: some ten minutes on two cores
+test: setup  ## the whole test suite, in its everyday form
 	@deploy/setup.sh checks
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(BIN)/pytest -q -n auto --dist worksteal tests/unit

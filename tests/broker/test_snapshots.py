@@ -166,26 +166,6 @@ def trims(network: LiveNetwork) -> bool:
     return trim_policy.POLICY in {policy["name"] for policy in network.manage("GET", "/policies/tdn")}
 
 
-def test_a_trim_that_is_killed(small: LiveNetwork, archive: Path) -> None:
-    """T22: `kill -9` while the broker's policy stands; the doctor says so, and a guard removes it."""
-    assert run("tdn", "--home", small.home, "archive", "export", "--to", archive).code == 0
-    words = ["--home", str(small.home), "log", "trim", "--archive", str(archive), "--leave-behind"]
-    trim = subprocess.Popen([str(Path(sys.executable).parent / "tdn"), *words], stderr=subprocess.PIPE)
-    try:
-        wait_for(lambda: trims(small) or trim.poll() is not None, "the policy to stand", seconds=60)
-        assert trim.poll() is None, trim.communicate()[1]
-    finally:
-        trim.kill()
-        trim.communicate()
-    assert trims(small), "nobody has removed it yet"
-    (said,) = [
-        line["what"] for line in run("tdn", "--home", small.home, "--json", "doctor").lines if trim_policy.POLICY in line["what"]
-    ]
-    assert "was killed" in said
-    wait_for(lambda: not trims(small), "a guard to remove it", seconds=2 * trim_policy.LOOK_SECONDS + 10)
-    assert f"removed the policy {trim_policy.POLICY}" in (small.home.run / "guard-g1.log").read_text()
-
-
 def _stated(network: LiveNetwork, node: str) -> dict[str, Any]:
     with closing(Reader(network.home.store("n1"))) as reader:
         fact = reader.get("checkpoint", node)
@@ -257,6 +237,28 @@ async def test_a_home_is_saved_and_restored(small: LiveNetwork, connect: Connect
         assert len(heads) == 1, "one of them did it"
     finally:
         again.end()
+
+
+def test_a_trim_that_is_killed(small: LiveNetwork, archive: Path) -> None:
+    """T22: `kill -9` while the broker's policy stands; the doctor says so, and a guard removes it."""
+    # The last test of the network: what is trimmed here is what the one before tells the nodes apart by, and that one has ended it.
+    small.up()
+    assert run("tdn", "--home", small.home, "archive", "export", "--to", archive).code == 0
+    words = ["--home", str(small.home), "log", "trim", "--archive", str(archive), "--leave-behind"]
+    trim = subprocess.Popen([str(Path(sys.executable).parent / "tdn"), *words], stderr=subprocess.PIPE)
+    try:
+        wait_for(lambda: trims(small) or trim.poll() is not None, "the policy to stand", seconds=60)
+        assert trim.poll() is None, trim.communicate()[1]
+    finally:
+        trim.kill()
+        trim.communicate()
+    assert trims(small), "nobody has removed it yet"
+    (said,) = [
+        line["what"] for line in run("tdn", "--home", small.home, "--json", "doctor").lines if trim_policy.POLICY in line["what"]
+    ]
+    assert "was killed" in said
+    wait_for(lambda: not trims(small), "a guard to remove it", seconds=2 * trim_policy.LOOK_SECONDS + 10)
+    assert f"removed the policy {trim_policy.POLICY}" in (small.home.run / "guard-g1.log").read_text()
 
 
 def _logs(network: LiveNetwork) -> list[str]:

@@ -6,6 +6,7 @@ when no file is named.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import ssl
@@ -137,6 +138,13 @@ def read_target(path: Path) -> Target:
     )
 
 
+def close(connection: Any) -> None:
+    """End a connection that the broker, or the end of the broker, may have ended a moment before."""
+    with contextlib.suppress(pika.exceptions.AMQPError):
+        if connection.is_open:
+            connection.close()
+
+
 class Oracle:
     """The victim itself. It whispers secrets on its topic and leaves them in its queue for a while, so that there is something to steal."""
 
@@ -181,8 +189,7 @@ class Oracle:
         return wrong
 
     def close(self) -> None:
-        if self._connection.is_open:
-            self._connection.close()
+        close(self._connection)
 
 
 class Attacker:
@@ -230,5 +237,4 @@ class Attacker:
                 self.connection.process_data_events(left)
 
     def close(self) -> None:
-        if self.connection.is_open:
-            self.connection.close()
+        close(self.connection)
