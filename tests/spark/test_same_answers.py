@@ -17,7 +17,7 @@ from little_world import World
 from spark.index.building import build
 from spark.index.store import Index
 from spark.places import Place
-from spark.search import asked, bulk, single, sql_columns
+from spark.search import asked, bulk, single, sql_columns, standing
 from spark.search.asked import Asked, Faulty
 from spark.search.running import search
 from tdn.errors import QueryError, Refused, TrustError
@@ -183,6 +183,21 @@ def test_arrow_finds_what_a_regular_expression_finds(
     for one in sound:
         topics, _ = single.query(index, world.roots, one, entity=None, at=None, now=now, limit=None)
         assert {topic["uuid"] for topic in topics} == world.found(None, now, one.language, one.text, one.times), one.text
+
+
+def test_more_changes_than_are_sent(spark: Any, world: World, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a shuffle has taken out of their order are the same topics, each with its own owner and expiry."""
+    monkeypatch.setattr(standing, "_MOST_SENT", 0)
+    now = world.moments["at the end"]
+    queries = [
+        {"id": "all", "language": "regex", "query": "."},
+        {"id": "owners", "language": "sql", "query": "owner <> creator OR expires > '2027-01-01T00:10:00Z'"},
+    ]
+    for entity in ("bob", None):
+        matches, errors, sound = run(spark, index, world, queries, tmp_path / f"{entity}", entity, None, now)
+        who = asker_of(world.log.state, entity) if entity is not None else None
+        assert matches == reference(world, sound, errors, who, now)
+        assert matches["owners"]
 
 
 def test_columns_find_what_a_predicate_finds(world: World, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
