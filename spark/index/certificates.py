@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -83,4 +83,6 @@ def _identity(thumbprint: str, row: Carried) -> Identity:
     name, key = Name.parse(text), serialization.load_der_public_key(der)
     if name is None or not isinstance(key, ec.EllipticCurvePublicKey):
         raise TrustError("the table of certificates cannot be read")
+    # Arrow's UTC is another object than Python's, and moments of two zones take longer to compare.
+    not_before, not_after, issued = (moment.astimezone(UTC) for moment in (not_before, not_after, issued))
     return Identity(name, institution, thumbprint, not_before, not_after, issued, key, ())

@@ -13,10 +13,10 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -150,7 +150,16 @@ def _read(work: Work, portion: Portion, columns: Sequence[str]) -> Iterator[pa.T
 
 
 def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return zip(*map(_values, table.columns), strict=True)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if not pa.types.is_timestamp(column.type):
+        return cast("list[Any]", column.to_pylist())
+    # Records are judged at few moments, and each that becomes Python's costs as much as a digest.
+    encoded = column.combine_chunks().dictionary_encode()
+    moments = [moment and moment.astimezone(UTC) for moment in encoded.dictionary.to_pylist()]
+    return [None if place is None else moments[place] for place in encoded.indices.to_pylist()]
 
 
 @lru_cache(maxsize=4)

@@ -49,7 +49,9 @@ def format_time(moment: datetime) -> str:
     return f"{text.removesuffix('000')}Z" if moment.microsecond else f"{text}Z"
 
 
+@lru_cache(maxsize=4096)
 def from_epoch(seconds: int | float) -> datetime:
+    """Remembered, as `parse_time` does."""
     return datetime.fromtimestamp(seconds, UTC)
 
 

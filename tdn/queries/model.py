@@ -141,9 +141,10 @@ def indexed_text(descriptor: Mapping[str, Any], synopsis: str) -> str:
     if descriptor["kind"] == "sealed":
         return ""
     raw = f"{descriptors.searchable(descriptor)}\n{synopsis}"
-    parts = [fold(raw)]
-    if (plain := raw.casefold()) != parts[0]:
-        parts.append(plain)
+    plain = raw.casefold()
+    parts = [plain]
+    if not unicodedata.is_normalized("NFC", raw) and (folded := fold(raw)) != plain:
+        parts = [folded, plain]
     if descriptor["kind"] == "xml":
         parts.append("\n".join(xmltext.terms(descriptor["xml"])).casefold())
     return _without_nul("\n".join(parts))

@@ -201,15 +201,21 @@ def _read_header(segment: bytes) -> Header:
             or not all(isinstance(der, str) for der in chain)
         ):
             raise MalformedMessage("the header's certificate chain is malformed")
-        try:
-            ders = tuple(base64.b64decode(der, validate=True) for der in chain)
-        except (binascii.Error, ValueError) as error:
-            raise MalformedMessage("the header's certificate chain is not base64") from error
-        return Header(kind, digest(ders[0]), ders, issued)
+        return Header(kind, *_read_chain(tuple(chain)), issued)
     thumbprint = header.get("x5t#S256")
     if not isinstance(thumbprint, str) or len(thumbprint) != 43:
         raise MalformedMessage("the header names no certificate")
     return Header(kind, thumbprint, (), issued)
+
+
+@lru_cache(maxsize=256)
+def _read_chain(chain: tuple[str, ...]) -> tuple[str, tuple[bytes, ...]]:
+    """The thumbprint of a chain's first certificate, and all of them. A signer's headers differ from second to second, its chain does not."""
+    try:
+        ders = tuple(base64.b64decode(der, validate=True) for der in chain)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedMessage("the header's certificate chain is not base64") from error
+    return digest(ders[0]), ders
 
 
 _small_header = lru_cache(maxsize=32_768)(_read_header)
