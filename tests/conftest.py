@@ -11,8 +11,10 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -31,8 +33,29 @@ os.environ.setdefault("TDN_TICK_SECONDS", TICK_SECONDS)
 # It logs a page for every connection that a test breaks on purpose.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
-# A run that is told to end (a job's time limit) still stops the networks that it started.
-signal.signal(signal.SIGTERM, signal.default_int_handler)
+#: The processes of a run that has several, from the side of the one that was called.
+_workers: list[Any] = []
+#: What they get to end their networks in. xdist by itself kills them after ten seconds, and does not interrupt the test in the first five.
+_ENDING_SECONDS = 60.0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    _workers.append(node)
+
+
+def _end_run(number: int, frame: FrameType | None) -> None:
+    """A run that is told to end (a job's time limit) still stops the networks that it started, each process its own."""
+    signal.signal(number, signal.SIG_IGN)
+    for worker in _workers:
+        worker.gateway._io.popen.send_signal(number)
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while not all(worker._down for worker in _workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    signal.default_int_handler(number, frame)
+
+
+signal.signal(signal.SIGTERM, _end_run)
 
 Connect = Callable[..., Awaitable[EntityClient]]
 
