@@ -11,8 +11,10 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,7 +22,10 @@ import pytest_asyncio
 from xdist.scheduler import LoadScopeScheduling
 
 from entity_client import EntityClient
+from tdn.local.broker import find_rabbitmq
+from tdn.local.processes import free_ports
 from tests.live import TICK_SECONDS, LiveNetwork, RawEntity
+from tests.one_broker import Authority, OneBroker, StandInGuard, make_broker
 
 # Before any node is started: it inherits our environment.
 os.environ.setdefault("TDN_TICK_SECONDS", TICK_SECONDS)
@@ -28,14 +33,35 @@ os.environ.setdefault("TDN_TICK_SECONDS", TICK_SECONDS)
 # It logs a page for every connection that a test breaks on purpose.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
-# A run that is told to end (a job's time limit) still stops the networks that it started.
-signal.signal(signal.SIGTERM, signal.default_int_handler)
+#: The processes of a run that has several, from the side of the one that was called.
+_workers: list[Any] = []
+#: What they get to end their networks in. xdist by itself kills them after ten seconds, and does not interrupt the test in the first five.
+_ENDING_SECONDS = 60.0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    _workers.append(node)
+
+
+def _end_run(number: int, frame: FrameType | None) -> None:
+    """A run that is told to end (a job's time limit) still stops the networks that it started, each process its own."""
+    signal.signal(number, signal.SIG_IGN)
+    for worker in _workers:
+        worker.gateway._io.popen.send_signal(number)
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while not all(worker._down for worker in _workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    signal.default_int_handler(number, frame)
+
+
+signal.signal(signal.SIGTERM, _end_run)
 
 Connect = Callable[..., Awaitable[EntityClient]]
 
 
 #: The fixtures that tests of several files share: Spark's session, and networks. Their tests come first, the largest group before the others.
-SHARED = ("spark", "live", "private", "_mortal", "_particular")
+SHARED = ("spark", "live", "private", "_mortal", "_particular", "one_broker")
 #: Files that start what they need themselves and take long: first of the rest, or one process would be left with them at the end.
 LONG = ("test_chaos.py", "test_cluster.py", "test_commands.py", "test_heads.py", "test_entry_points.py", "test_own_parts.py", "test_rotation.py", "test_doctor.py")
 
@@ -179,6 +205,31 @@ def particular(_particular: LiveNetwork) -> LiveNetwork:
     also lets nobody ask often. Its guard takes short silence for the absence of nodes."""
     _particular.up()
     return _particular
+
+
+@pytest.fixture(scope="session")
+def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
+    """A broker without a network, beside a guard that says what a test wants; a test leaves that as it was."""
+    assert find_rabbitmq() is not None, "RabbitMQ is not installed; run `make setup`"
+    # A blank in the path: homes have them.
+    folder = tmp_path_factory.mktemp("one broker")
+    authority = Authority(folder, "local")
+    guard = StandInGuard(free_ports(1)[0], authority.server("guard"))
+    broker = make_broker(folder / "broker", authority, guard.port)
+
+    def end() -> None:
+        # Not `stop`, which has a test of its own and takes six seconds with the management plugin.
+        broker.kill_hard()
+        guard.stop()
+
+    _ends["one_broker"] = [end]
+    try:
+        # In this order: the guard reads the log from the broker, so the broker has to come up without it.
+        broker.start()
+        guard.start()
+        yield OneBroker(authority, guard, broker)
+    finally:
+        end()
 
 
 @pytest.fixture

@@ -141,6 +141,15 @@ class StandInGuard:
         return web.Response(text="allow administrator" if question == "user" else "allow")
 
 
+@dataclass
+class OneBroker:
+    """A broker, the guard that it asks, and who signs certificates for both and for whoever comes."""
+
+    authority: Authority
+    guard: StandInGuard
+    broker: PrivateBroker
+
+
 def make_broker(folder: Path, authority: Authority, guard_port: int) -> PrivateBroker:
     broker = PrivateBroker(
         folder,

@@ -6,7 +6,6 @@ import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +15,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tdn.local import erlang
-from tdn.local.broker import PLAIN_BACKEND, REMEMBERING_BACKEND, PrivateBroker, find_rabbitmq, template_folder
-from tdn.local.processes import free_ports
-from tests.one_broker import Authority, StandInGuard, client_context, connect, make_broker
+from tdn.local.broker import PLAIN_BACKEND, REMEMBERING_BACKEND, PrivateBroker, template_folder
+from tests.one_broker import Authority, OneBroker, StandInGuard, client_context, connect
 
 pytestmark = pytest.mark.broker
 
@@ -55,20 +53,10 @@ class Asking:
         )
 
 
-@pytest.fixture(scope="module")
-def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    assert find_rabbitmq() is not None, "RabbitMQ is not installed; run `make setup`"
-    folder = tmp_path_factory.mktemp("remembering broker")
-    authority = Authority(folder, "local")
-    guard = StandInGuard(free_ports(1)[0], authority.server("guard"))
-    broker = make_broker(folder / "broker", authority, guard.port)
-    guard.start()
-    try:
-        broker.start()
-        yield Asking(guard, broker, authority)
-    finally:
-        broker.kill_hard()
-        guard.stop()
+@pytest.fixture
+def asking(one_broker: OneBroker) -> Asking:
+    one_broker.guard.asked.clear()
+    return Asking(one_broker.guard, one_broker.broker, one_broker.authority)
 
 
 def publish(channel: BlockingChannel, names: list[str], *, times: int = 1) -> None:

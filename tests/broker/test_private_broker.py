@@ -9,8 +9,6 @@ import ssl
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pika
@@ -18,35 +16,15 @@ import pika.exceptions
 import pytest
 
 from tdn.errors import BrokerUnavailable
-from tdn.local.broker import VIRTUAL_HOST, BrokerTls, PrivateBroker, find_rabbitmq
-from tdn.local.processes import free_ports
-from tests.one_broker import ALICE, Authority, StandInGuard, client_context, connect, make_broker
+from tdn.local.broker import VIRTUAL_HOST, BrokerTls, PrivateBroker
+from tests.one_broker import ALICE, Authority, OneBroker, StandInGuard, client_context, connect, make_broker
 
 pytestmark = pytest.mark.broker
 
 
-@dataclass
-class Network:
-    authority: Authority
-    guard: StandInGuard
-    broker: PrivateBroker
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    assert find_rabbitmq() is not None, "RabbitMQ is not installed; run `make setup`"
-    # A blank in the path: homes have them.
-    folder = tmp_path_factory.mktemp("private broker")
-    authority = Authority(folder, "local")
-    guard = StandInGuard(free_ports(1)[0], authority.server("guard"))
-    broker = make_broker(folder / "broker", authority, guard.port)
-    # In this order: the guard reads the log from the broker, so the broker has to come up without it.
-    broker.start()
-    guard.start()
-    yield Network(authority, guard, broker)
-    # Not `stop`, which has a test of its own and takes six seconds with the management plugin.
-    broker.kill_hard()
-    guard.stop()
+@pytest.fixture
+def network(one_broker: OneBroker) -> OneBroker:
+    return one_broker
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -63,7 +41,7 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-def test_certificate_gets_in_and_the_guard_is_asked(network: Network) -> None:
+def test_certificate_gets_in_and_the_guard_is_asked(network: OneBroker) -> None:
     """The login name is the certificate's URI, and no password is ever sent."""
     network.guard.asked.clear()
     with connect(network.broker, client_context(network.authority.entity())) as connection:
@@ -77,7 +55,7 @@ def test_certificate_gets_in_and_the_guard_is_asked(network: Network) -> None:
     assert all("password" not in fields for _, fields in network.guard.asked)
 
 
-def test_broker_and_guard_prove_themselves_to_each_other(network: Network) -> None:
+def test_broker_and_guard_prove_themselves_to_each_other(network: OneBroker) -> None:
     """The guard demands a client certificate and sees the broker's; connections are kept open."""
     network.guard.peers.clear()
     network.guard.clients.clear()
@@ -90,7 +68,7 @@ def test_broker_and_guard_prove_themselves_to_each_other(network: Network) -> No
 
 
 @pytest.mark.parametrize("flaw", ["unknown authority", "other name", "away"])
-def test_without_the_true_guard_nobody_gets_in(network: Network, tmp_path: Path, flaw: str) -> None:
+def test_without_the_true_guard_nobody_gets_in(network: OneBroker, tmp_path: Path, flaw: str) -> None:
     """Fails closed: an impostor on the guard's port decides nothing."""
     network.guard.stop()
     stranger = Authority(tmp_path, "stranger")
@@ -118,7 +96,7 @@ def _files(tls: BrokerTls) -> tuple[Path, Path]:
     return tls.chain, tls.key
 
 
-def test_no_certificate_or_a_strangers_is_refused(network: Network, tmp_path: Path) -> None:
+def test_no_certificate_or_a_strangers_is_refused(network: OneBroker, tmp_path: Path) -> None:
     network.guard.asked.clear()
     stranger = Authority(tmp_path, "stranger").entity()
     ours = network.authority.entity()
@@ -129,7 +107,7 @@ def test_no_certificate_or_a_strangers_is_refused(network: Network, tmp_path: Pa
     assert network.guard.asked == []
 
 
-def test_passwords_and_plain_tcp_are_refused(network: Network) -> None:
+def test_passwords_and_plain_tcp_are_refused(network: OneBroker) -> None:
     network.guard.asked.clear()
     for user in ("guest", ALICE):
         with pytest.raises(pika.exceptions.AMQPConnectionError):
@@ -145,7 +123,7 @@ def test_passwords_and_plain_tcp_are_refused(network: Network) -> None:
         )
 
 
-def test_management_needs_certificate_and_login(network: Network) -> None:
+def test_management_needs_certificate_and_login(network: OneBroker) -> None:
     """Loopback only, mutual TLS, and the guard is asked with a password, which AMQP logins never have."""
     network.guard.asked.clear()
     url = f"https://127.0.0.1:{network.broker.ports.management}/api"
@@ -170,7 +148,7 @@ def test_management_needs_certificate_and_login(network: Network) -> None:
     assert ("user", {"username": "node", "password": "secret"}) in network.guard.asked
 
 
-def test_listens_on_loopback_only(network: Network) -> None:
+def test_listens_on_loopback_only(network: OneBroker) -> None:
     ports = network.broker.ports
     mine = {ports.amqps, ports.management, ports.dist, ports.epmd}
     listening = set()
@@ -183,7 +161,7 @@ def test_listens_on_loopback_only(network: Network) -> None:
     assert listening == mine
 
 
-def test_two_side_by_side_restart_and_stop(network: Network, tmp_path: Path) -> None:
+def test_two_side_by_side_restart_and_stop(network: OneBroker, tmp_path: Path) -> None:
     """A second broker of the same name; its durable queue outlives a restart; neither stop nor kill leaves
     a process."""
     second = make_broker(tmp_path / "second", network.authority, network.guard.port)
@@ -220,7 +198,7 @@ def test_two_side_by_side_restart_and_stop(network: Network, tmp_path: Path) -> 
     assert network.broker.alive()
 
 
-def test_failed_start_says_why_and_leaves_nothing(network: Network, tmp_path: Path) -> None:
+def test_failed_start_says_why_and_leaves_nothing(network: OneBroker, tmp_path: Path) -> None:
     broker = make_broker(tmp_path / "broken", network.authority, network.guard.port)
     with (broker.folder / "rabbitmq.conf").open("a") as conf:
         conf.write("no_such_setting = 1\n")

@@ -250,7 +250,7 @@ def test_discover(alice: As, bob: As) -> None:
     assert {line["uuid"] for line in (*first.lines, *rest.lines)} == uuids
     assert "--cursor" not in rest.err
 
-    missing = bob("discover", "--string", word, "--node", "n1", "--node", "n9")
+    missing = bob("--timeout", "3s", "discover", "--string", word, "--node", "n1", "--node", "n9")
     assert missing.code == 0
     assert "node n9 did not answer" in missing.err
     assert bob("--json", "--timeout", "2s", "discover", "--string", word, "--node", "n9").code == 3
