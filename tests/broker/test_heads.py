@@ -1,8 +1,5 @@
 """A broker that loses the end of the log, or all of it: nodes put back what was acknowledged before anyone appends, and a store that others
 went on without is not served. The loss is real: the broker's data folder of an earlier hour, or none.
-
-Every day: the end that one node alone has, and the store that comes too late. All of the log, and what only a guard has, by `make chaos`; that all of
-it is put back, each home that is restored without its broker's data shows every day (test_snapshots.py, test_cluster.py).
 """
 
 from __future__ import annotations
@@ -158,7 +155,6 @@ async def test_the_end_of_the_log_is_put_back(losing: Losing, connect: Connect, 
     assert (await client.create(path("lost/afterwards"))).receipt
 
 
-@pytest.mark.skipif(not LONG, reason="half a minute; `make chaos` runs it, and each restored home shows it (test_snapshots.py, test_cluster.py)")
 async def test_all_of_the_log_is_put_back(losing: Losing, connect: Connect, tmp_path: Path) -> None:
     """T22: the broker's data is gone; guard and nodes, one of them behind, live on. The log is made anew from the longest store."""
     live = losing.live
