@@ -36,15 +36,16 @@ test: setup  ## the whole test suite, in its everyday form
 	@deploy/setup.sh checks
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(BIN)/pytest -q -n auto --dist worksteal tests/unit
-	$(BIN)/pytest -q -n 3 --dist loadgroup --no-loadscope-reorder --ignore tests/unit --ignore $(PATIENCE) tests
+	$(BIN)/pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m 'not slow' --ignore tests/unit --ignore $(PATIENCE) tests
 	$(BIN)/pytest -q $(PATIENCE)
 else
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 endif
 
-test-long: setup  ## what is drawn at random (models, fuzzing, queries of bulk discovery), many times as much of it
+test-long: setup  ## what is drawn at random (models, fuzzing, queries of bulk discovery), many times as much of it; and what is slow
 	TDN_TESTS=long $(BIN)/pytest -q -n auto --dist worksteal --timeout=3600 $(PYTEST_ARGS) tests/unit
 	TDN_TESTS=long $(BIN)/pytest -q --timeout=3600 $(PYTEST_ARGS) tests/spark
+	$(BIN)/pytest -q -m slow $(PYTEST_ARGS) tests/broker tests/cli
 
 test-rabbitmq4: setup  ## what RabbitMQ has a part in, on the RabbitMQ 4 of Debian 13 (needs root and debootstrap)
 	tests/rabbitmq4.sh $(PYTEST_ARGS)

@@ -170,9 +170,9 @@ def _copied(folder: Path, times: int) -> Index:
             moved = replace(commit, first=commit.first + copy * span, last=commit.last + copy * span, rows=rows)
             for table in _COPIED:
                 _copy_table(place.local / "tables" / table, commit.batch, moved.batch, copy, span)
-            copies.commit(moved)
+            copies.commit(replace(moved, files=copies.written(moved.batch)))
     for commit in commits:
-        copies.commit(commit)
+        copies.commit(replace(commit, files=copies.written(commit.batch)))
     return copies
 
 

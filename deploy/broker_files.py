@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tdn.local.broker import PLAIN_BACKEND, template_folder
+from tdn.local.broker import REMEMBERING_BACKEND, template_folder
 
 FOLDER = Path(__file__).parent / "broker"
 MANIFEST = Path(__file__).parent / "kubernetes" / "10-broker.yaml"
@@ -40,8 +40,8 @@ PLACES: Mapping[str, str] = {
     "definitions": "/etc/rabbitmq/definitions.json",
     "guard_url": "https://127.0.0.1:7443",
     "guard_name": "localhost",
-    # Ours takes a compiler of the broker's own Erlang: broker_config/README.md.
-    "auth_backend": PLAIN_BACKEND,
+    # Compiled by the broker's own Erlang: in the image `tdn-broker`, or by hand where RabbitMQ comes from packages.
+    "auth_backend": REMEMBERING_BACKEND,
     "peers": "\n".join(f"cluster_formation.classic_config.nodes.{number} = {peer}" for number, peer in enumerate(PEERS, 1)),
 }
 

@@ -7,7 +7,7 @@
 There: `tar --extract --no-same-owner --file n1.tar --directory /var/lib/tdn/node-n1`. Extracting it again, with a later one, takes nothing away: a store stays.
 
 A tar holds the key of one process, and never the CA's or the operator's: whoever has those is the network. `--observe ADDRESS` adds where the process shows
-its health and metrics, unless its settings say so already. Standard library only, and nothing of `tdn`: a home is files.
+its health and metrics, and `--endpoint ADDRESS` where entities reach a node while no broker answers, unless its settings say so already. Standard library only, and nothing of `tdn`: a home is files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import secrets
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 #: Of a principal's folder. Stores, audit logs and what else it gathered stay where they are.
@@ -33,7 +33,7 @@ class CannotCarry(Exception):
     """What was asked for is not in the home, or is not to be carried."""
 
 
-def contents(home: Path, role: str, name: str, *, observe: str | None = None) -> Iterator[tuple[str, bytes]]:
+def contents(home: Path, role: str, name: str, *, observe: str | None = None, endpoint: str | None = None) -> Iterator[tuple[str, bytes]]:
     """Paths in the home, and what stands in each."""
     folder = home / role / name if role != "broker" else home / role
     if not (folder / "key.pem").is_file():
@@ -51,7 +51,11 @@ def contents(home: Path, role: str, name: str, *, observe: str | None = None) ->
     settings = folder / _SETTINGS[role]
     text = settings.read_text("utf-8") if settings.is_file() else ""
     if observe is not None:
-        text = _observed(text, observe, settings)
+        text = _saying(text, "observe", {"listen": observe}, settings)
+    if endpoint is not None:
+        if role != "nodes":
+            raise CannotCarry("--endpoint goes with --node: nobody else answers entities")
+        text = _saying(text, "endpoint", {"listen": f"0.0.0.0:{_port(endpoint)}", "public": endpoint}, settings)
     if text:
         yield f"{role}/{name}/{settings.name}", text.encode()
     yield "tdn.toml", (home / "tdn.toml").read_bytes()
@@ -62,20 +66,28 @@ def contents(home: Path, role: str, name: str, *, observe: str | None = None) ->
         yield "network/management-password", _management_password(home / "network" / "management-password")
 
 
-def _observed(text: str, observe: str, path: Path) -> str:
-    """A settings file that says where the process shows itself; one that says it already is left alone."""
+def _saying(text: str, section: str, values: Mapping[str, str], path: Path) -> str:
+    """A settings file that says where the process listens for something; one that says it already is left alone."""
     try:
-        if "listen" in tomllib.loads(text).get("observe", {}):
+        if "listen" in tomllib.loads(text).get(section, {}):
             return text
     except tomllib.TOMLDecodeError as error:
         raise CannotCarry(f"{path} is not TOML: {error}") from error
-    header, line = "[observe]", f'listen = "{observe}"'
+    header, written = f"[{section}]", [f'{key} = "{value}"' for key, value in values.items()]
     lines = text.splitlines()
     if header in lines:
-        lines.insert(lines.index(header) + 1, line)
+        place = lines.index(header) + 1
+        lines[place:place] = written
     else:
-        lines += ["", header, line]
+        lines += ["", header, *written]
     return "\n".join(lines) + "\n"
+
+
+def _port(address: str) -> int:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise CannotCarry(f"{address!r} is no HOST:PORT by which entities reach the node")
+    return int(port)
 
 
 def _management_password(path: Path) -> bytes:
@@ -119,11 +131,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     which.add_argument("--guard", metavar="ID")
     which.add_argument("--broker", action="store_true")
     parser.add_argument("--observe", metavar="HOST:PORT", help="where it serves /healthz, /readyz and /metrics")
+    parser.add_argument("--endpoint", metavar="HOST:PORT", help="with --node: where entities reach it while no broker answers; it listens at that port")
     parser.add_argument("--to", type=Path, required=True, metavar="FILE.tar")
     arguments = parser.parse_args(argv)
     role, name = ("nodes", arguments.node) if arguments.node else ("guards", arguments.guard) if arguments.guard else ("broker", "")
     try:
-        _write_private(arguments.to, pack(contents(arguments.home, role, name, observe=arguments.observe)))
+        _write_private(arguments.to, pack(contents(arguments.home, role, name, observe=arguments.observe, endpoint=arguments.endpoint)))
     except (CannotCarry, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -26,14 +26,14 @@ class Believing:
         """A node that was verified before."""
         self._nodes[node.thumbprint] = node
 
-    def believed(self, message: bytes, message_id: str) -> Envelope | None:
-        """An answer to a message of ours, if it is one and is believed. Anybody could have sent what is not; it is passed over."""
+    def believed(self, message: bytes, *message_ids: str) -> Envelope | None:
+        """An answer to one of some messages of ours, if it is one and is believed. Anybody could have sent what is not; it is passed over."""
         try:
             reply = self.read(message)
         except TdnError as error:
             logger.warning("a reply was not believed: %s", error)
             return None
-        return reply if reply.answers == message_id or (reply.answers is None and reply.kind == "error") else None
+        return reply if reply.answers in message_ids or (reply.answers is None and reply.kind == "error") else None
 
     def read(self, message: bytes) -> Envelope:
         """A reply that was sealed to us and signed by a node for us, now. Only an error to an unnamed sender comes unsealed."""

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ _BEGINNING = "1000-01-01T00:00:00Z_00000000-0000-4000-8000-000000000000"
 _PROMPT_SECONDS = 0.5
 #: How long what has come is held back for a node that may have an earlier topic. Only one that hangs, or just died, takes longer.
 _TOGETHER_SECONDS = 0.5
+#: Before everybody is asked again when the connection was lost and nobody had answered.
+_AGAIN_SECONDS = 0.3
 #: The source that stands for nodes that are not located yet. No node has this id.
 _LOCATING = ""
 
@@ -166,12 +168,28 @@ class Discovery:
         return self._run()
 
     async def _run(self) -> AsyncIterator[Topic]:
-        arrived = Arrivals()
-        arrived.begin(_LOCATING)
-        errors: list[TdnError] = []
-        feeding = asyncio.create_task(self._feed(arrived, errors))
+        deadline = time.monotonic() + self._client.timeout
         shown: dict[str, str] = {}
         left_out: set[str] = set()
+        while True:
+            errors: list[TdnError] = []
+            async with contextlib.aclosing(self._try(errors, shown, left_out)) as topics:
+                async for topic in topics:
+                    yield topic
+            if not self._was_cut(errors) or time.monotonic() + _AGAIN_SECONDS >= deadline:
+                break
+            # A question has no effect: it is asked again, over a new connection (T22).
+            self.silent.clear()
+            await asyncio.sleep(_AGAIN_SECONDS)
+        self._mind(left_out, shown.values())
+        if not self.answered and not self.peers:
+            raise errors[0] if errors else self._nobody()
+
+    async def _try(self, errors: list[TdnError], shown: dict[str, str], left_out: set[str]) -> AsyncGenerator[Topic, None]:
+        """Ask everybody once; what was shown before is not shown again."""
+        arrived = Arrivals()
+        arrived.begin(_LOCATING)
+        feeding = asyncio.create_task(self._feed(arrived, errors))
         try:
             async for topic in arrived:
                 if topic.uuid in shown:
@@ -182,12 +200,14 @@ class Discovery:
                 shown[topic.uuid] = topic.place
                 yield topic
             await feeding
-            self._mind(left_out, shown.values())
         finally:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
-        if not self.answered and not self.peers:
-            raise errors[0] if errors else self._nobody()
+
+    def _was_cut(self, errors: list[TdnError]) -> bool:
+        """Whether nobody's answer came because the connection was lost meanwhile."""
+        heard = self.answered or self.peers or self.declined or self.failed
+        return not heard and any(isinstance(error, BrokerUnavailable) for error in errors)
 
     def _nobody(self) -> TdnError:
         if self.declined:
@@ -240,8 +260,10 @@ class Discovery:
         except TdnError as error:
             errors.append(error)
         finally:
-            for task in asking.values():
+            for asked, task in asking.items():
                 task.cancel()
+                # One that was cancelled before it began does not say so itself, and would be waited for without end.
+                arrived.end(asked)
             arrived.end(_LOCATING)
 
     async def _locate(self, ask: Callable[[LocatedNode], None], asking: Mapping[str, object]) -> set[str]:

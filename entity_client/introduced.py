@@ -76,6 +76,16 @@ class Introduced:
             line.connection.abandon()
             self._line = self._session = None
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether there are several brokers, so that one that hangs can be left."""
+        return len(self._settings.brokers) > 1
+
+    def leave(self, connection: Connection) -> None:
+        """Give up a connection whose broker hangs, which it shows only when heartbeats are missed."""
+        if self._line is not None and self._line.connection is connection:
+            self._leave(self._line)
+
     async def _disconnect(self) -> None:
         if self._line is not None:
             await self._line.connection.close()
@@ -108,8 +118,10 @@ class Introduced:
             yield arriving
 
     @contextlib.asynccontextmanager
-    async def _expecting(self, message_id: str) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
-        replies: asyncio.Queue[bytes | TdnError] = asyncio.Queue()
+    async def _expecting(
+        self, message_id: str, replies: asyncio.Queue[bytes | TdnError] | None = None
+    ) -> AsyncIterator[asyncio.Queue[bytes | TdnError]]:
+        replies = asyncio.Queue() if replies is None else replies
         self._pending[message_id] = replies
         try:
             yield replies
@@ -248,13 +260,13 @@ class Introduced:
             if not message_id.startswith(names.watching("")):
                 waiting.put_nowait(delivery.body)
 
-    async def _next(self, replies: asyncio.Queue[bytes | TdnError], message_id: str) -> Envelope:
-        """The next answer to a message that is believed. Anybody could have sent what is not; it is passed over."""
+    async def _next(self, replies: asyncio.Queue[bytes | TdnError], *message_ids: str) -> Envelope:
+        """The next answer to a message, or to one of several, that is believed. Anybody could have sent what is not; it is passed over."""
         while True:
             arrived = await replies.get()
             if isinstance(arrived, TdnError):
                 raise arrived
-            reply = self._believing.believed(arrived, message_id)
+            reply = self._believing.believed(arrived, *message_ids)
             if reply is not None:
                 return reply
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from entity_client.session import Session
-from tdn.bus.connection import Channel, Delivery
+from tdn.bus.connection import Channel, Connection, Delivery
 from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
 from tdn.protocol import names
 from tdn.protocol.names import Name, Role, check_uuid
@@ -43,6 +43,10 @@ PREFETCH = 200
 _REMEMBERED = 10_000
 #: Between two tries while the network is away, or a guard has not heard of our right yet.
 _AGAIN_SECONDS = 0.2
+#: How long a broker may take to confirm a message before another is tried, where there are several: one that hangs shows it by heartbeats only after forty
+#: seconds. And how long a channel to a topic that was ready before may take to be opened again, before a node is asked what is the matter.
+_CONFIRM_SECONDS = 10.0
+_REOPEN_SECONDS = 5.0
 #: How long readers of a topic are taken to be the same.
 _READERS_SECONDS = 5.0
 #: How often a subscriber that hears nothing asks whether all is as it should be. So its subscription is kept as well.
@@ -100,6 +104,9 @@ class Publisher:
         self._sign = sign or encrypt
         self._encrypt = encrypt
         self._channel: Channel | None = None
+        self._connection: Connection | None = None
+        #: Whether the last message was confirmed: what the topic needs is there, and we may.
+        self._proven = False
         self._lock = asyncio.Lock()
         self._readers: Sequence[EllipticCurvePublicKey] = ()
         self._readers_at = float("-inf")
@@ -133,7 +140,8 @@ class Publisher:
         while True:
             try:
                 channel = await self._open(deadline)
-                async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                left = deadline - time.monotonic()
+                async with asyncio.timeout(max(0.1, min(left, _CONFIRM_SECONDS) if self._session.has_choice else left)):
                     await channel.publish(
                         self.topic,
                         "",
@@ -144,9 +152,12 @@ class Publisher:
                         sent=int(now.timestamp()),
                         login=str(self._client.identity.name),
                     )
+                self._proven = True
                 return Published(self.topic, message_id, now)
             except TimeoutError as error:
-                raise BrokerUnavailable("the broker has not confirmed the message in time; it may arrive all the same") from error
+                if time.monotonic() >= deadline:
+                    raise BrokerUnavailable("the broker has not confirmed the message in time; it may arrive all the same") from error
+                self._leave(channel)
             except LoginRefused:
                 raise
             except Refused as error:
@@ -160,11 +171,27 @@ class Publisher:
 
     async def _open(self, deadline: float) -> Channel:
         async with self._lock:
-            if self._channel is None or self._channel.closed.done():
-                await use(self._client, self.topic, PUBLISH)
-                connection = await self._session.line(max(0.1, deadline - time.monotonic()))
-                self._channel = await connection.channel(confirms=True)
-            return self._channel
+            if self._channel is not None and not self._channel.closed.done():
+                return self._channel
+            proven, self._proven = self._proven, False
+            if proven:
+                # A moment ago all was well, so it was only the connection that was lost: no node is waited for, who may have lost its own with the
+                # same broker. What else may be wrong shows at the next message, and then a node is asked.
+                with contextlib.suppress(TdnError):
+                    return await self._open_channel(min(deadline, time.monotonic() + _REOPEN_SECONDS))
+            await use(self._client, self.topic, PUBLISH)
+            return await self._open_channel(deadline)
+
+    async def _open_channel(self, deadline: float) -> Channel:
+        self._connection = await self._session.line(max(0.1, deadline - time.monotonic()))
+        self._channel = await self._connection.channel(confirms=True)
+        return self._channel
+
+    def _leave(self, channel: Channel) -> None:
+        """Give up a broker that hangs, unless another message has done so already."""
+        if self._channel is channel and self._connection is not None:
+            self._session.leave(self._connection)
+            self._channel = None
 
     async def _current_readers(self) -> Sequence[EllipticCurvePublicKey]:
         """The keys of those who read the topic, and our own."""

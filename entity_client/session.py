@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 _ENDING_SECONDS = 12.0
 #: How long the broker, and a node's first answer through it, are waited for before a question that only reads goes to the nodes' own endpoints.
 _FALLBACK_SECONDS = 4.0
+#: After so long without an answer a node is asked once more, and after twice as long again, as long as there is patience: the question may have been lost
+#: with the node's connection, or the answer. Longer than a node searches (`query_seconds`), so that what is slow is not made slower.
+_ASK_AGAIN_SECONDS = 6.0
 #: While the broker is away: how long a question waits for another try, how far apart tries are, and how long one may take.
 _GLANCE_SECONDS = 0.5
 _TRY_AGAIN_SECONDS = 1.0
@@ -171,41 +174,62 @@ class Session(Introduced):
     ) -> AsyncGenerator[Envelope, None]:
         """Ask through the broker. When there is no answer at all within the `silence`, that is an end too: the next question says hello again."""
         line = await self._ensure(patience.until)
-        message = self._write_question(kind, body, node, message_id)
         first = min(patience.until, now() + silence) if silence is not None else patience.until
+        pause = _ASK_AGAIN_SECONDS
+        again = now() + pause if node is not None else patience.until
+        asked = [message_id]
         heard = False
-        async with self._expecting(message_id) as replies:
-            # Not confirmed: the answer is the confirmation, and without one the question is asked again.
-            await line.replies.publish(
-                names.REQUESTS,
-                key,
-                message,
-                headers={names.PATH_HEADER: names.QUESTION_PATH},
-                expiration_seconds=max(1.0, patience.left),
-                # A node's queue lives as long as its connection: without one, somebody else can be asked at once.
-                mandatory=node is not None,
-                message_id=message_id,
-            )
+        async with contextlib.AsyncExitStack() as expecting:
+            replies = await expecting.enter_async_context(self._expecting(message_id))
+            await self._put(line, kind, body, node, key, patience, message_id)
             while patience.left > 0:
                 try:
-                    async with asyncio.timeout_at(patience.until if heard else min(first, patience.until)):
-                        reply = await self._next(replies, message_id)
+                    async with asyncio.timeout_at(min(first, again, patience.until)):
+                        reply = await self._next(replies, *asked)
                 except NoNodeAnswered:
                     return
                 except TimeoutError:
+                    if not heard and again <= now() < patience.until:
+                        # As another message: a node answers one once, and may have taken this one. Whichever answer comes first counts.
+                        asked.append(envelope.new_id())
+                        logger.info("%s is asked again, as request %s", kind, asked[-1])
+                        await expecting.enter_async_context(self._expecting(asked[-1], replies))
+                        await self._put(line, kind, body, node, key, patience, asked[-1])
+                        pause *= 2
+                        again = now() + pause
+                        continue
                     if silence is not None and not heard:
                         self._session = None
                         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from None
                     return
                 if node is not None and reply.signer.name.id != node.name.id:
                     continue
-                heard = True
+                heard, first = True, patience.until
+                # The pages of one answer follow each other; when they stop, the node is gone.
+                again = now() + _ASK_AGAIN_SECONDS if node is not None else patience.until
+                if reply.answers is not None:
+                    asked = [reply.answers]
                 if reply.kind == "error":
                     error = from_object(reply.body)
                     if "hello" in error.detail:
                         self._session = None
                     raise error
                 yield reply
+
+    async def _put(
+        self, line: Line, kind: str, body: Mapping[str, Any], node: Identity | None, key: str, patience: Patience, message_id: str
+    ) -> None:
+        # Not confirmed: the answer is the confirmation, and without one the question is asked again.
+        await line.replies.publish(
+            names.REQUESTS,
+            key,
+            self._write_question(kind, body, node, message_id),
+            headers={names.PATH_HEADER: names.QUESTION_PATH},
+            expiration_seconds=max(1.0, patience.left),
+            # A node's queue lives as long as its connection: without one, somebody else can be asked at once.
+            mandatory=node is not None,
+            message_id=message_id,
+        )
 
     async def change(
         self,
@@ -275,7 +299,7 @@ class Session(Introduced):
                     if sent:
                         raise self._undecided(kind) from error
                     raise _unchanged(error) from error
-                if isinstance(error, TimeoutError) and line is not None and not confirmed and len(self._settings.brokers) > 1:
+                if isinstance(error, TimeoutError) and line is not None and not confirmed and self.has_choice:
                     # This broker hangs, which its connection shows only when heartbeats are missed: another is tried.
                     self._leave(line)
                 await asyncio.sleep(0.2)

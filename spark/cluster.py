@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tdn.errors import BrokerUnavailable, UsageError
@@ -28,12 +28,16 @@ _START_SECONDS = 120.0
 _WORKER_MEMORY = "2g"
 _MOST_WORKERS = 64
 
+#: What master, workers and Connect server take from the caller's environment. The last two are Spark's own: options of the JVM.
+_KEPT = ("PATH", "HOME", "LANG", "JAVA_HOME", "TMPDIR", "SPARK_DAEMON_JAVA_OPTS", "SPARK_SUBMIT_OPTS")
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A cluster as the home remembers it."""
 
     master: str
+    #: As many as were started; of a cluster that `up` found running, as many as are alive.
     workers: int
     web: int
     #: `sc://…`, where a Connect server runs too.
@@ -69,7 +73,7 @@ class Cluster:
         if not 1 <= workers <= _MOST_WORKERS:
             raise UsageError(f"--workers is between 1 and {_MOST_WORKERS}")
         if (found := self.running()) is not None:
-            return found, False
+            return replace(found, workers=max(0, _alive_workers(found.web))), False
         self.down()
         port, web, served = free_ports(3)
         self._configure()
@@ -85,7 +89,7 @@ class Cluster:
                     *("--cores", str(cores), "--memory", _WORKER_MEMORY, "--webui-port", "0"),
                     *("--work-dir", str(self.folder / "work"), found.master),
                 )
-            self._await("master", lambda: self._alive_workers(web) == workers, f"{workers} workers")
+            self._await("master", lambda: _alive_workers(web) == workers, f"{workers} workers")
             if connect:
                 self._serve(found.master, served)
         except BaseException:
@@ -107,10 +111,12 @@ class Cluster:
         return stopped
 
     def settings(self, master: str) -> bool:
-        """Make a session of this process one of this cluster, if the master is this cluster's. Whether it is."""
+        """Make a session of this process one of this cluster, if the master is this cluster's. Whether it is. BrokerUnavailable where it has no worker left."""
         found = self.running()
         if found is None or master not in (found.master, found.connect):
             return False
+        if _alive_workers(found.web) == 0:
+            raise BrokerUnavailable("no worker of this home's cluster is alive; `tdn-spark cluster down`, then `up`, starts it anew")
         os.environ["SPARK_CONF_DIR"] = str(self.conf)
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = self._secret()
         return True
@@ -131,7 +137,7 @@ class Cluster:
         import pyspark
 
         return {
-            **{name: os.environ[name] for name in ("PATH", "HOME", "LANG", "JAVA_HOME", "TMPDIR") if name in os.environ},
+            **{name: os.environ[name] for name in _KEPT if name in os.environ},
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_CONF_DIR": str(self.conf),
             "SPARK_LOCAL_IP": _HOST,
@@ -162,13 +168,6 @@ class Cluster:
         self.process("connect").spawn(argv, env=environment, cwd=self.folder)
         self._await("connect", lambda: _listens(port), "the Connect server")
 
-    def _alive_workers(self, web: int) -> int:
-        try:
-            with urllib.request.urlopen(f"http://{_HOST}:{web}/json/", timeout=2.0) as answer:
-                return int(json.load(answer)["aliveworkers"])
-        except (OSError, ValueError, KeyError, urllib.error.URLError):
-            return -1
-
     def _await(self, name: str, ready: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while not ready():
@@ -177,6 +176,15 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise BrokerUnavailable(f"{what} were not there after {_START_SECONDS:.0f} s:\n{self.process(name).tail()}")
             time.sleep(0.1)
+
+
+def _alive_workers(web: int) -> int:
+    """As the master counts them; -1 where it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://{_HOST}:{web}/json/", timeout=2.0) as answer:
+            return int(json.load(answer)["aliveworkers"])
+    except (OSError, ValueError, KeyError, urllib.error.URLError):
+        return -1
 
 
 def _listens(port: int) -> bool:

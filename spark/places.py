@@ -94,19 +94,24 @@ class Place:
 
     def parquet(self, *parts: str) -> Iterator[str]:
         """Data files below a folder of it, by their paths in `files`."""
-        return (path for path in self._below(*parts) if path.endswith(".parquet"))
+        return (info.path for info in self._below(*parts) if info.path.endswith(".parquet"))
+
+    def sizes(self, *parts: str) -> dict[str, int]:
+        """Data files below a folder of it, by their names there, and how many bytes each has."""
+        base = self._path(*parts)
+        return {info.path.removeprefix(base).lstrip("/"): info.size for info in self._below(*parts) if info.path.endswith(".parquet")}
 
     def tidy(self, *parts: str) -> None:
         """Remove what writers that were killed left below a folder of it. Readers do not look at it: its name begins with a dot."""
-        for path in self._below(*parts):
-            if path.endswith(_UNFINISHED):
-                self._files.delete_file(path)
+        for info in self._below(*parts):
+            if info.path.endswith(_UNFINISHED):
+                self._files.delete_file(info.path)
 
-    def _below(self, *parts: str) -> Iterator[str]:
+    def _below(self, *parts: str) -> Iterator[Any]:
         selector = fs.FileSelector(self._path(*parts), allow_not_found=True, recursive=True)
         for info in self._try(lambda: self._files.get_file_info(selector)):
             if info.type == fs.FileType.File:
-                yield info.path
+                yield info
 
     @property
     def files(self) -> Any:

@@ -1,26 +1,32 @@
 """A Spark session on this machine, on a cluster, or by Spark Connect; with what our jobs need, and without Spark's chatter.
 
-`local[*]` is the default. A `spark://` master gets our code as a zip; its workers need our packages' dependencies (deploy/spark.md). `sc://` is a session
-that is warm already (`tdn-spark cluster up` starts one).
+`local[*]` is the default, and under `spark-submit` the master that it was given. A `spark://` master gets our code as a zip; its workers need our packages'
+dependencies (deploy/spark.md). `sc://` is a session that is warm already (`tdn-spark cluster up` starts one).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tdn.errors import BrokerUnavailable, TdnError, UsageError
+from tdn.errors import BrokerUnavailable, TdnError, TrustError, UsageError
 
 #: How long a master may take to answer before we say that it does not. Spark itself would try for a minute.
 _ANSWER_SECONDS = 3.0
+#: How long a standalone master may take to give us an executor. Spark itself would wait for ever, and say so only where nobody looks.
+EXECUTOR_SECONDS = 60.0
+#: What is wrong, in an error of a JVM or of a worker's Python, whose first line only says whose it is.
+_CAUSE = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception): .+)$", re.MULTILINE)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 _SETTINGS = {
@@ -48,13 +54,18 @@ _HERE = {
 
 
 @contextlib.contextmanager
-def session(master: str | None, *, verbose: bool = False) -> Iterator[Any]:
-    """A session, ended afterwards. BrokerUnavailable where the master does not answer."""
-    master = master or "local[*]"
-    require_answer(master)
-    _environment(verbose=verbose)
+def session(master: str | None, *, executor_seconds: float = EXECUTOR_SECONDS, verbose: bool = False) -> Iterator[Any]:
+    """A session, ended afterwards. BrokerUnavailable where the master does not answer, or has nobody to work for it."""
+    # Set by `spark-submit` for what it runs: its JVM is there, with a master and settings that are not ours to replace.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not submitted:
+        master = "local[*]"
+    if master is not None:
+        require_answer(master)
+    near = master is not None and is_near(master)
+    if not submitted:
+        _environment(near=near, verbose=verbose)
     # Loaded here: it takes a second, and commands that need no Spark go without.
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.appName("tdn-spark")
@@ -62,26 +73,53 @@ def session(master: str | None, *, verbose: bool = False) -> Iterator[Any]:
         builder = builder.config(name, value)
     with contextlib.ExitStack() as stack:
         try:
-            if master.startswith("sc://"):
+            if master is not None and master.startswith("sc://"):
                 spark = builder.remote(master).getOrCreate()
-                stack.callback(spark.stop)
+                stack.callback(_stop, spark)
                 spark.addArtifacts(stack.enter_context(code()), pyfile=True)
             else:
-                near = master.startswith("local") or urlsplit(master).hostname in _LOOPBACK
                 for name, value in (_HERE if near else {"spark.ui.showConsoleProgress": "false"}).items():
                     builder = builder.config(name, value)
-                spark = builder.master(master).getOrCreate()
-                stack.callback(spark.stop)
-                if not master.startswith("local"):
+                if master is not None:
+                    builder = builder.master(master)
+                spark = builder.getOrCreate()
+                stack.callback(_stop, spark)
+                # Whoever submits by hand sends it by `--py-files`: the driver needs it before it gets here.
+                if not submitted and not spark.sparkContext.master.startswith("local"):
                     spark.sparkContext.addPyFile(stack.enter_context(code()))
+                if spark.sparkContext.master.startswith("spark://"):
+                    require_executor(spark.sparkContext, executor_seconds)
         except TdnError:
             raise
         except Exception as error:
-            raise BrokerUnavailable(f"Spark did not start at {master}: {first_line(error)}") from error
-        try:
+            raise BrokerUnavailable(f"Spark did not start at {master or 'the master of spark-submit'}: {first_line(error)}") from error
+        with explaining():
             yield spark
-        except PySparkException as error:
-            raise explained(error) from error
+
+
+def is_near(master: str) -> bool:
+    """Whether all of it is on this machine, and can speak over loopback. Elsewhere an executor would be told that its driver is at its own."""
+    return master.startswith("local") or urlsplit(master).hostname in _LOOPBACK
+
+
+def require_executor(context: Any, seconds: float) -> None:
+    """Wait for somebody to work. Not where executors come and go with the work."""
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return
+    deadline = time.monotonic() + seconds
+    # The driver is listed too.
+    while context._jsc.sc().getExecutorMemoryStatus().size() < 2:
+        if time.monotonic() > deadline:
+            raise BrokerUnavailable(
+                f"{context.master} gave no executor within {seconds:.0f} s: it has no workers, or others use all of them; look at the master, or wait longer with --timeout"
+            )
+        time.sleep(0.1)
+
+
+def _stop(spark: Any) -> None:
+    # What is dead need not be stopped, and why it died is the error that is on its way.
+    with contextlib.suppress(Exception):
+        spark.stop()
 
 
 def require_answer(master: str) -> None:
@@ -101,10 +139,11 @@ def require_answer(master: str) -> None:
         raise BrokerUnavailable(f"no Spark answers at {master}: {first_line(error)}") from error
 
 
-def _environment(*, verbose: bool) -> None:
+def _environment(*, near: bool, verbose: bool) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if near:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not verbose:
         quiet = Path(__file__).parent / "log4j2.properties"
         os.environ.setdefault(
@@ -131,11 +170,27 @@ def code() -> Iterator[str]:
         yield str(path)
 
 
+@contextlib.contextmanager
+def explaining() -> Iterator[None]:
+    """Spark's errors become ours: those that it has names for, those of its JVM, and that the JVM is gone."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise explained(error) from error
+
+
 def explained(error: Any) -> TdnError:
     """Spark's error as one of ours."""
     text = first_line(error)
+    if not text.startswith("[") and (cause := _CAUSE.search(str(error))):
+        text = cause[1][:400]
     if "PATH_NOT_FOUND" in text or "does not exist" in text:
         return UsageError(f"Spark cannot read what it was told to: {text}")
+    if "FAILED_READ_FILE" in text:
+        return TrustError(f"a file of the index is damaged; index the archive anew: {text}")
     if type(error).__name__ in ("SparkConnectGrpcException", "RetriesExceeded"):
         return BrokerUnavailable(f"the Spark session was lost: {text}")
     return BrokerUnavailable(f"the Spark job failed: {text}")

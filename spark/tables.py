@@ -186,7 +186,7 @@ RECORDS = Table(
 )
 REJECTED = Table(
     "rejected",
-    "Records whose signatures do not hold, or that cannot be read. They have no effect in any other table.",
+    "Records whose signatures do not hold, or that cannot be read. They are in `records` too, and a certificate that one brought is in `certificates` if it leads to the roots; no other table has a row of them.",
     (
         _SEQ,
         _AT,

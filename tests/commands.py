@@ -1,6 +1,6 @@
 """Our commands as processes of their own, without the second that each takes to import the same modules.
 
-`python -m tests.commands ADDRESS` has imported what `tdn` and `entity` import, and waits. For every command it forks a process that gets that
+`python -m tests.commands ADDRESS` has imported what `tdn`, `entity` and `tdn-spark` import, and waits. For every command it forks a process that gets that
 command's words, environment, folder and files, runs the function that the installed command runs, and ends as Python ends. The suite runs
 many hundred commands; what is particular to the installed ones is tested with these (`run(..., installed=True)`).
 """
@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import IO
 
 #: The functions that pyproject.toml names for these.
-ENTRY_POINTS = {"tdn": "tdn.cli.main", "entity": "entity_client.cli.main"}
+ENTRY_POINTS = {"tdn": "tdn.cli.main", "entity": "entity_client.cli.main", "tdn-spark": "spark.cli.main"}
 #: What commands load when they need it, and take half a second for. Not Saxon, whose threads would not survive a fork.
-OFTEN_NEEDED = ("tdn.queries.sql", "tdn.queries.xpath", "tdn.doctor.examination")
+OFTEN_NEEDED = ("tdn.queries.sql", "tdn.queries.xpath", "tdn.doctor.examination", "spark.search.single")
 #: What the interpreter itself, or a module while it is imported, reads of its environment. A command that is given such a variable is started anew.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "SSL_", "OPENSSL_", "TDN_LOG_SEGMENT_BYTES")
 

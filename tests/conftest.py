@@ -30,6 +30,10 @@ from tests.one_broker import Authority, OneBroker, StandInGuard, make_broker
 # Before any node is started: it inherits our environment.
 os.environ.setdefault("TDN_TICK_SECONDS", TICK_SECONDS)
 
+# A JVM of a test lives for seconds: what its second compiler would make of it comes too late, and takes as much of a processor as all the rest.
+for _options in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # It logs a page for every connection that a test breaks on purpose.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 

@@ -33,7 +33,7 @@ import pika.exceptions
 
 from entity_client import EntityClient
 from entity_client.messaging import Message, Subscription
-from tdn.bus.connection import Channel, Connection, tls_context
+from tdn.bus.connection import Broker, Channel, Connection, tls_context
 from tdn.errors import TdnError
 from tdn.local.broker import find_rabbitmq
 from tdn.local.ca import LEAF_LIFE
@@ -79,14 +79,16 @@ async def until(condition: Condition, what: str = "the condition", *, seconds: f
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Every process that has this folder in its environment or command line: broker, epmd, guard, nodes, and whatever they started."""
+    """Every process that has this folder in its environment or command line, or works in it: broker, epmd, guard, nodes, and whatever they started. A
+    node's search processes have neither its environment nor its words, only where it works."""
     found = []
     mark = str(folder).encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 told = entry.joinpath("environ").read_bytes() + b"\0" + entry.joinpath("cmdline").read_bytes()
-                if mark in told and ") Z " not in entry.joinpath("stat").read_text():
+                works_here = entry.joinpath("cwd").readlink().is_relative_to(folder.resolve())
+                if (mark in told or works_here) and ") Z " not in entry.joinpath("stat").read_text():
                     found.append(int(entry.name))
     return found
 
@@ -217,8 +219,15 @@ class LiveNetwork:
         assert not left, f"processes of {self.home} were left: {left}"
 
     def kill(self, node: str) -> None:
-        """`kill -9` of a node."""
+        """`kill -9` of a node, with all that it has started, as a power cut does."""
         self.network.process(Role.NODE, node).kill_hard()
+
+    def kill_alone(self, node: str) -> None:
+        """`kill -9` of a node's own process, as the kernel does when memory runs out. What searches for it must end by itself."""
+        searching = self.searching(node)
+        self.signal(node, signal.SIGKILL)
+        wait_for(lambda: self.network.process(Role.NODE, node).pid is None, f"{node} to be gone")
+        wait_for(lambda: not any(map(is_alive, searching)), f"what searched for {node} to end with it")
 
     def stop(self, node: str) -> None:
         self.network.process(Role.NODE, node).stop()
@@ -627,10 +636,11 @@ class Stubborn:
     """Publishes to a topic without end, over plain connections of its own: it asks no node, and what is refused it tries again. A message
     says who sent it, and a number."""
 
-    def __init__(self, network: LiveNetwork, folder: Path, topic: str) -> None:
+    def __init__(self, network: LiveNetwork, folder: Path, topic: str, prefer: Broker | None = None) -> None:
         self.credentials = credentials.load(folder)
         self._settings = network.home.connection()
         self._topic = topic
+        self._prefer = prefer
         #: When each message was sent, and when the broker confirmed it.
         self.sent: dict[str, float] = {}
         self.taken: dict[str, float] = {}
@@ -641,7 +651,9 @@ class Stubborn:
     async def _run(self) -> None:
         while True:
             try:
-                connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
+                connection = await Connection.open(
+                    self._settings.brokers, self.credentials, vhost=self._settings.vhost, prefer=self._prefer
+                )
                 self.connections += 1
                 try:
                     while True:
@@ -683,9 +695,9 @@ class Stubborn:
 
 
 @contextlib.asynccontextmanager
-async def stubborn(network: LiveNetwork, folder: Path, topic: str) -> AsyncIterator[Stubborn]:
-    """One that publishes already."""
-    publisher = Stubborn(network, folder, topic)
+async def stubborn(network: LiveNetwork, folder: Path, topic: str, prefer: Broker | None = None) -> AsyncIterator[Stubborn]:
+    """One that publishes already; at one of several brokers, as long as that lets it in."""
+    publisher = Stubborn(network, folder, topic, prefer)
     try:
         await publisher.publishes(20)
         yield publisher

@@ -38,6 +38,7 @@ from entity_client.objects import told_as_of
 from tdn.cli import output
 from tdn.cli.output import add_globals, add_json, emit, note, table
 from tdn.errors import TdnError, UsageError
+from tdn.home_form import require_version
 from tdn.protocol import schemas
 from tdn.protocol.access import lists
 from tdn.protocol.names import check_id, check_uuid
@@ -163,6 +164,7 @@ def _folder(arguments: argparse.Namespace) -> Path:
         return Path(arguments.credentials)
     if not arguments.name:
         raise UsageError("say who you are: `entity --as NAME …`, or set $TDN_ENTITY")
+    require_version(arguments.home)
     return Path(arguments.home) / "entities" / check_id(arguments.name)
 
 

@@ -20,6 +20,7 @@ from tdn.local.home import Home
 from tdn.protocol.names import check_id
 from tdn.protocol.times import parse_time
 from tdn.queries.compile import LANGUAGES
+from tdn.queries.times import ANY_TIME
 
 _TIMES = ("created-after", "created-before", "expires-after", "expires-before", "valid-at-least", "valid-at-most")
 
@@ -36,15 +37,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     search = commands.add_parser("search", help="run a file of queries over an index")
     search.add_argument("--index", required=True, metavar="DIR")
-    search.add_argument("--queries", type=Path, required=True, metavar="FILE", help="one JSON object a line: id, language, query, times")
-    search.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder that is not there yet")
+    search.add_argument("--queries", type=Path, required=True, metavar="FILE", help="one JSON object a line: id, language and query, times; or times alone")
+    search.add_argument("--out", type=_folder, required=True, metavar="DIR", help="a folder that is not there yet, and that all workers share")
     search.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl", help="of the matches (default: jsonl)")
     search.add_argument("--advertisements", action="store_true", help="put the signed bytes into every row")
     search.set_defaults(perform=_search)
 
     query = commands.add_parser("query", help="one query over an index on this machine, at once, without Spark")
     query.add_argument("--index", required=True, metavar="DIR")
-    languages = query.add_mutually_exclusive_group(required=True)
+    # A query, a time filter, or both, as `entity discover` has them.
+    languages = query.add_mutually_exclusive_group()
     for language in LANGUAGES:
         languages.add_argument(f"--{language}", metavar=language[0].upper())
     for name in _TIMES:
@@ -74,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     for command in (index, search):
         command.add_argument(
-            "--master", metavar="URL", help="local[N], spark://…, sc://…, yarn, k8s://…, or `cluster`: this home's (default: local[*])"
+            "--master", metavar="URL", help="local[N], spark://…, sc://…, yarn, k8s://…, or `cluster`: this home's (default: spark-submit's, or local[*])"
         )
     for command in (index, search, query, report):
         command.add_argument("--trust", type=Path, metavar="PEM", help="trusted roots (default: those of the home)")
@@ -90,11 +92,13 @@ def run() -> None:
 
 def _index(arguments: argparse.Namespace) -> None:
     roots = trusted(arguments)
-    from spark.index.building import build
+    from spark.index.building import build, entries_of
     from spark.index.store import Index
     from spark.places import Place
 
     archive, index = Place(arguments.archive), Index(Place(arguments.index))
+    # Before Spark is started for nothing.
+    entries_of(archive, roots)
     with _session(arguments) as (spark, progress):
         built = build(spark, archive, index, roots, progress=progress)
     value = {
@@ -124,12 +128,7 @@ def _search(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.out} is there already; name a folder that is not")
     index = Index(Place(arguments.index))
     index.require(roots)
-    try:
-        queries, faulty = asked.read(arguments.queries.read_text("utf-8").splitlines())
-    except OSError as error:
-        raise UsageError(f"{arguments.queries} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{arguments.queries} is not UTF-8") from error
+    queries, faulty = asked.read_file(arguments.queries)
     with _session(arguments) as (spark, progress):
         found = search(
             spark,
@@ -175,9 +174,11 @@ def _query(arguments: argparse.Namespace) -> None:
 
     if arguments.limit < 0:
         raise UsageError("--limit is a number of topics, or 0 for all")
-    language = next(name for name in LANGUAGES if getattr(arguments, name) is not None)
-    given = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in _TIMES}
-    asked = Asked(0, "query", language, getattr(arguments, language), times(given))
+    language = next((name for name in LANGUAGES if getattr(arguments, name) is not None), "")
+    asked_times = times({name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in _TIMES})
+    if not language and asked_times == ANY_TIME:
+        raise UsageError("say what to look for: --string, --regex, --sql, --xpath or --xquery, or a time such as --created-after")
+    asked = Asked(0, "query", language, getattr(arguments, language) if language else None, asked_times)
     found, more = query(
         Index(Place(arguments.index)),
         roots,
@@ -206,10 +207,16 @@ def _about(descriptor: dict[str, Any]) -> str:
     return str(descriptor.get(kind, kind))[:100].replace("\n", " ")
 
 
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    home = Home(arguments.home)
+    home.require_version()
+    return Cluster(home)
+
+
 def _up(arguments: argparse.Namespace) -> None:
-    found, started = Cluster(Home(arguments.home)).up(arguments.workers, connect=arguments.connect)
+    found, started = _cluster(arguments).up(arguments.workers, connect=arguments.connect)
     if not started:
-        note("already running; nothing was changed")
+        note(f"already running, {found.workers} workers alive; nothing was changed")
     value: dict[str, Any] = {"master": found.master, "workers": found.workers}
     if found.connect:
         value["connect"] = found.connect
@@ -220,7 +227,7 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 def _down(arguments: argparse.Namespace) -> None:
-    note("stopped" if Cluster(Home(arguments.home)).down() else "nothing was running")
+    note("stopped" if _cluster(arguments).down() else "nothing was running")
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -236,12 +243,19 @@ def _report(arguments: argparse.Namespace) -> None:
         print(arguments.out)
 
 
+def _folder(text: str) -> Path:
+    """A folder of the file system. As a path, `s3a://b/x` would quietly be a folder `s3a:` here."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"results go to a folder that this machine and all workers share, not to {text}; copy them there afterwards")
+    return Path(text)
+
+
 @contextmanager
 def _session(arguments: argparse.Namespace) -> Iterator[tuple[Any, Callable[[str], None]]]:
     """A Spark session, and a way to say how far it is."""
-    from spark.session import session
+    from spark.session import EXECUTOR_SECONDS, session
 
-    cluster, master = Cluster(Home(arguments.home)), arguments.master
+    cluster, master = _cluster(arguments), arguments.master
     if master == "cluster":
         running = cluster.running()
         if running is None:
@@ -251,7 +265,7 @@ def _session(arguments: argparse.Namespace) -> Iterator[tuple[Any, Callable[[str
         cluster.settings(master)
     with _Progress() as progress:
         progress("starting Spark")
-        with session(master, verbose=arguments.verbose) as spark:
+        with session(master, executor_seconds=max(EXECUTOR_SECONDS, arguments.timeout), verbose=arguments.verbose) as spark:
             progress.watch(spark)
             yield spark, progress
 

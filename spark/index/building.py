@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from spark.index.store import Commit, Index, batch_name, commit_of
-from spark.index.tasks import DONE, Batches, Portion, Work, bringing_certificates, verifying
+from spark.index.tasks import DONE, Batches, Portion, Segment, Work, bringing_certificates, verifying
 from spark.places import Place
 from spark.tables import CERTIFICATES
-from tdn.archive.manifest import MANIFEST, SEGMENTS, Entry, read_chain
-from tdn.errors import Absent, TrustError
+from tdn.archive.manifest import MANIFEST, SEGMENTS, Entry, read_chain, require_rules
+from tdn.errors import Absent, TrustError, UsageError
 from tdn.protocol.times import format_time
 from tdn.trust.certificates import TrustRoots
 
@@ -42,9 +42,13 @@ def build(
     with index.alone():
         commits = index.commits()
         index.require_roots(commits, roots)
+        # What was verified by certificates that are gone would be rejected now.
+        index.require_whole(commits)
         index.tidy(commits)
-        entries = _entries(archive, roots)
+        entries = entries_of(archive, roots)
         new = _after(commits, entries, index)
+        for entry in new:
+            require_rules(entry)
         added: list[Commit] = []
         for start in range(0, len(new), MOST_SEGMENTS):
             portion = new[start : start + MOST_SEGMENTS]
@@ -59,7 +63,8 @@ def build(
     )
 
 
-def _entries(archive: Place, roots: TrustRoots) -> list[Entry]:
+def entries_of(archive: Place, roots: TrustRoots) -> list[Entry]:
+    """What an archive says that it holds, verified; Absent where there is none."""
     names = [name for name in archive.list(MANIFEST) if name.endswith(".jws")]
     if not names:
         raise Absent(f"there is no archive in {archive}; `tdn archive export --to {archive}` makes one")
@@ -96,9 +101,14 @@ def _batch(
     progress(f"records {first} to {last}: signatures")
     done += _run(spark, work, verifying(work))
     rows: dict[str, int] = {}
+    files: dict[str, int] = {}
     for row in done:
         rows[row["table"]] = rows.get(row["table"], 0) + row["rows"]
-    commit = commit_of(entries, roots, rows, _until([row["until"] for row in done]))
+        files[row["table"]] = files.get(row["table"], 0) + row["files"]
+    written = index.written(work.batch)
+    if files != {table: len(found) for table, found in written.items()}:
+        raise UsageError(f"{index.place} does not hold what tasks wrote there: it has to be the same folder for this machine and for every executor")
+    commit = commit_of(entries, roots, rows, _until([row["until"] for row in done]), written)
     index.commit(commit)
     return commit
 
@@ -113,7 +123,9 @@ def _portions(entries: Sequence[Entry]) -> tuple[Portion, ...]:
     """Segments that follow each other, for one task each."""
     size = max(1, min(_TASK_SEGMENTS, len(entries) // _TASKS))
     shares = (entries[start : start + size] for start in range(0, len(entries), size))
-    return tuple(Portion(share[0].first, tuple((entry.file, entry.sha256) for entry in share)) for share in shares)
+    return tuple(
+        Portion(share[0].first, tuple(Segment(entry.file, entry.sha256, entry.first, entry.last) for entry in share)) for share in shares
+    )
 
 
 def _run(spark: Any, work: Work, tasks: Callable[[Batches], Batches]) -> list[Any]:

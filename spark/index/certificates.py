@@ -10,8 +10,8 @@ import orjson
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from spark.index.rows import Known, Row
-from tdn.errors import TdnError, TrustError
+from spark.index.rows import UNREADABLE, Known, Row
+from tdn.errors import TrustError
 from tdn.protocol.names import Name
 from tdn.protocol.times import parse_time
 from tdn.trust.certificates import Identity, TrustRoots, decode_chain
@@ -20,15 +20,18 @@ from tdn.trust.certificates import Identity, TrustRoots, decode_chain
 def in_effects(seq: int, at: datetime | None, effects: str, roots: TrustRoots) -> list[Row]:
     """The certificates that a record brought into the log and that lead to the roots. Whatever is signed with another is rejected."""
     found: list[Row] = []
-    for space, thumbprint, value in orjson.loads(effects):
-        if space != "certificate" or value is None:
-            continue
+    try:
+        writes = [(thumbprint, value) for space, thumbprint, value in orjson.loads(effects) if space == "certificate" and value is not None]
+    except (ValueError, TypeError):
+        # They cannot be read, and `stage` rejects the record for that.
+        return found
+    for thumbprint, value in writes:
         try:
             identity = roots.follow(decode_chain(value["chain"]), at=parse_time(value["at"]))
-        except TdnError:
+            if identity.thumbprint == thumbprint and identity.name.principal == value["principal"]:
+                found.append(_row(identity, seq, at))
+        except UNREADABLE:
             continue
-        if identity.thumbprint == thumbprint and identity.name.principal == value["principal"]:
-            found.append(_row(identity, seq, at))
     return found
 
 

@@ -2,7 +2,7 @@
 
 Every signature is checked: the node's on the record, the requester's on the request, the minting node's on an advertisement. Whether the request was to
 be accepted is not judged again; that is the word of the node that signed the manifest, and `tdn archive verify` judges all of it. A record with
-something wrong has no effect but a row in `rejected`.
+something wrong has no effect but a row in `rejected`; only a certificate that it brought is believed for what it is, since it leads to the roots by itself.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from tdn.trust.statements import Advertisement
 Row = dict[str, Any]
 #: Rows by table.
 Rows = dict[str, list[Row]]
+
+#: What reading a record raises that holds something else than it should.
+UNREADABLE = (TdnError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 
 #: Finds a certificate that the index has verified, by its thumbprint.
 Known = Callable[[str], Identity]
@@ -59,11 +62,14 @@ def stage(seq: int, at: datetime | None, kind: str, status: str, raw: bytes, eff
         staged |= _divide(writes, seq, at)
         if kind == "advertise" and status == "accepted" and request is not None:
             staged |= _advertised(request, seq, at, writes, trust)
-    except (TdnError, ValueError, KeyError, TypeError, AttributeError, LookupError) as error:
-        reason = error.message if isinstance(error, TdnError) else f"{type(error).__name__}: {error}"
-        rejected = {"seq": seq, "judged_at": at, "kind": kind, "uuid": uuid, "reason": reason[:1000], "raw": raw}
-        return {"records": staged["records"], "rejected": [rejected]}
+    except UNREADABLE as error:
+        return {"records": staged["records"], "rejected": [reject(seq, at, kind, raw, error, uuid=uuid)]}
     return staged
+
+
+def reject(seq: int, at: datetime | None, kind: str, raw: bytes, error: Exception, *, uuid: str | None = None) -> Row:
+    reason = error.message if isinstance(error, TdnError) else f"{type(error).__name__}: {error}"
+    return {"seq": seq, "judged_at": at, "kind": kind, "uuid": uuid, "reason": reason[:1000], "raw": raw}
 
 
 def _verify(raw: bytes, kind: str, *, accepted: bool, trust: Trust) -> Envelope | None:

@@ -1,10 +1,10 @@
 """An index on disk: tables made of batches, and a commit for each batch. What has no commit is not there.
 
-    commits/FIRST-LAST.json            a batch that is whole: which records, how many rows of each table
+    commits/FIRST-LAST.json            a batch that is whole: which records, how many rows of each table, in which files
     tables/TABLE/batch=FIRST-LAST/…    its rows, as Parquet: a file of each task
 
 A batch is written beside the others, and then committed. Killed anywhere, the next run removes what has no commit and does the same records again: each is in
-the index once.
+the index once. A file that is lost or cut short afterwards is missed before anything is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tdn.archive.manifest import Entry
 from tdn.errors import Absent, Refused, TrustError, UsageError
 from tdn.trust.certificates import TrustRoots
 
-FORMAT = 1
+FORMAT = 2
 _COMMIT = re.compile(r"[0-9]{20}-[0-9]{20}\.json")
 
 
@@ -45,6 +45,8 @@ class Commit:
     #: When the last record was judged.
     until: str
     rows: Mapping[str, int]
+    #: Of each table that has any, the files by their names in the batch's folder, and how many bytes each has.
+    files: Mapping[str, Mapping[str, int]]
 
     @property
     def batch(self) -> str:
@@ -66,28 +68,53 @@ class Index:
     def commits(self) -> list[Commit]:
         """What is in it, in order; none of a folder that holds no index."""
         found = [self._read(name) for name in self.place.list("commits") if _COMMIT.fullmatch(name)]
+        if found and found[0].first != 1:
+            raise TrustError(f"the index in {self.place} begins with record {found[0].first}; make it anew")
         for before, after in itertools.pairwise(found):
             if after.first != before.last + 1 or after.network != before.network:
                 raise TrustError(f"the index in {self.place} has a hole after record {before.last}; make it anew")
         return found
 
     def require(self, roots: TrustRoots) -> list[Commit]:
-        """The commits of an index that was verified against these roots."""
+        """The commits of an index that was verified against these roots, and whose files are all there."""
         commits = self.commits()
         if not commits:
             raise Absent(f"there is no index in {self.place}; `tdn-spark index --archive DIR --index {self.place}` makes one")
         self.require_roots(commits, roots)
+        self.require_whole(commits)
         return commits
 
     def require_roots(self, commits: Iterable[Commit], roots: TrustRoots) -> None:
         if any(commit.roots != digest_of_roots(roots) for commit in commits):
             raise TrustError(f"the index in {self.place} was verified against other trust roots than these; index the archive anew")
 
+    def require_whole(self, commits: Iterable[Commit]) -> None:
+        """Every file that was committed is there, as long as it was, and no other beside it. One that is gone would be missed by nobody: without the row
+        that withdrew it, a topic is back."""
+        there: dict[tuple[str, ...], dict[str, int]] = {}
+        for path, size in self.place.sizes("tables").items():
+            table, batch, file = path.split("/", 2) if path.count("/") > 1 else ("", "", path)
+            there.setdefault((table, batch), {})[file] = size
+        for commit in commits:
+            for table in TABLES:
+                said, found = commit.files.get(table, {}), there.get((table, f"batch={commit.batch}"), {})
+                if said != found:
+                    file, _ = min(said.items() ^ found.items())
+                    what = "is missing" if file not in found else "was not committed" if file not in said else "has another length"
+                    raise TrustError(
+                        f"the index in {self.place} is damaged: tables/{table}/batch={commit.batch}/{file} {what}; index the archive anew, into another folder"
+                    )
+
+    def written(self, batch: str) -> dict[str, dict[str, int]]:
+        """The files of a batch, for its commit."""
+        found = {table: self.place.sizes("tables", table, f"batch={batch}") for table in TABLES}
+        return {table: files for table, files in found.items() if files}
+
     def _read(self, name: str) -> Commit:
         try:
             said: dict[str, Any] = json.loads(self.place.read("commits", name))
             if said["format"] != FORMAT:
-                raise UsageError(f"the index in {self.place} is of format {said['format']}; this build reads {FORMAT}")
+                raise UsageError(f"the index in {self.place} is of format {said['format']}; this build reads {FORMAT}; index the archive anew, into another folder")
             commit = Commit(**said)
         except (ValueError, TypeError, KeyError) as error:
             raise TrustError(f"{self.place}: commits/{name} cannot be read; make the index anew") from error
@@ -133,7 +160,9 @@ class Index:
         self.place.write(json.dumps(asdict(commit), indent=1).encode() + b"\n", "commits", f"{commit.batch}.json")
 
 
-def commit_of(entries: list[Entry], roots: TrustRoots, rows: Mapping[str, int], until: str) -> Commit:
+def commit_of(
+    entries: list[Entry], roots: TrustRoots, rows: Mapping[str, int], until: str, files: Mapping[str, Mapping[str, int]]
+) -> Commit:
     first, last = entries[0], entries[-1]
     return Commit(
         FORMAT,
@@ -144,4 +173,5 @@ def commit_of(entries: list[Entry], roots: TrustRoots, rows: Mapping[str, int], 
         last.head,
         until,
         {table: rows.get(table, 0) for table in TABLES},
+        files,
     )

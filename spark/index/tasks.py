@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark.index import certificates as certified
-from spark.index.rows import Known, Trust, stage
+from spark.index.rows import Known, Trust, reject, stage
 from spark.places import Place
 from spark.tables import CERTIFICATES, TABLES, TIME, Table
 from tdn.archive import segments
@@ -34,22 +34,34 @@ from tdn.trust.certificates import TrustRoots, roots_from_ders
 
 Batches = Iterator[pa.RecordBatch]
 
-#: What a task sends back: how many rows of a table it wrote, and when its last record was judged; or what is wrong.
-DONE = pa.schema([("table", pa.string()), ("rows", pa.int64()), ("until", TIME), ("problem", pa.string())])
+#: What a task sends back: how many rows of a table it wrote, into how many files, and when its last record was judged; or what is wrong.
+DONE = pa.schema([("table", pa.string()), ("rows", pa.int64()), ("files", pa.int64()), ("until", TIME), ("problem", pa.string())])
 
 #: Rows in a row group, and bytes of them in memory: a reader of a few rows reads a few megabytes, and one of all holds no more than that at a time.
 _ROW_GROUP = 16_384
 _GROUP_BYTES = 64 * 1024**2
 #: Records whose rows are Python's at a time, before they are Arrow's.
 _AT_ONCE = 2_000
+#: What Arrow raises for a value that is not of its column's type.
+_UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a task has to know of an entry of the manifest."""
+
+    file: str
+    sha256: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """The segments of one task: file and digest of each."""
+    """The segments of one task."""
 
     first: int
-    segments: tuple[tuple[str, str], ...]
+    segments: tuple[Segment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +107,30 @@ def verifying(work: Work) -> Callable[[Batches], Batches]:
             until = pc.max(segment["at"]).as_py() or until
             for start in range(0, segment.num_rows, _AT_ONCE):
                 with _uncollected():
-                    parts.add(_staged(segment.slice(start, _AT_ONCE), trust))
+                    _add(parts, segment.slice(start, _AT_ONCE), trust)
         return [{**told, "until": until} for told in parts.write(work, portion)]
 
     return _task(work, one)
 
 
-def _staged(records: pa.Table, trust: Trust) -> dict[str, list[dict[str, Any]]]:
+def _add(parts: _Parts, records: pa.Table, trust: Trust) -> None:
+    try:
+        parts.add(_staged(_rows(records), trust))
+    except _UNFIT:
+        # One of them says something of another type than its column has. That is found out here and not before: to look at every value would cost each
+        # record of each archive, and this costs the few beside a bad one a second time.
+        for record in _rows(records):
+            seq, at, kind, status, raw, _ = record
+            try:
+                parts.add(_staged([record], trust))
+            except _UNFIT as error:
+                known = {"seq": seq, "judged_at": at, "kind": kind, "status": status}
+                parts.add({"records": [known], "rejected": [reject(seq, at, kind, raw, error)]})
+
+
+def _staged(records: Iterable[tuple[Any, ...]], trust: Trust) -> dict[str, list[dict[str, Any]]]:
     rows: dict[str, list[dict[str, Any]]] = {}
-    for seq, at, kind, status, raw, effects in _rows(records):
+    for seq, at, kind, status, raw, effects in records:
         for name, found in stage(seq, at, kind, status, raw, effects, trust).items():
             rows.setdefault(name, []).extend(found)
     return rows
@@ -135,18 +162,25 @@ def _task(work: Work, one: Callable[[Portion], list[dict[str, Any]]]) -> Callabl
 
 
 def _read(work: Work, portion: Portion, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Some columns of the segments. The bytes that are read are those whose digest was compared."""
+    """Some columns of the segments, `seq` and `at` with them. The bytes that are read are those whose digest was compared."""
     archive = Place(work.archive)
-    for name, sha256 in portion.segments:
-        content = archive.read(SEGMENTS, name)
-        if hashlib.sha256(content).hexdigest() != sha256:
-            raise TrustError(f"segment {name} is not the file that was exported: its digest differs")
+    for segment in portion.segments:
+        content = archive.read(SEGMENTS, segment.file)
+        if hashlib.sha256(content).hexdigest() != segment.sha256:
+            raise TrustError(f"segment {segment.file} is not the file that was exported: its digest differs")
         try:
             with pq.ParquetFile(pa.BufferReader(content)) as file:
-                segments.require_columns(file.schema_arrow, name)
-                yield file.read(columns)
-        except (pa.ArrowException, OSError) as error:
-            raise TrustError(f"segment {name} cannot be read: {str(error).splitlines()[0][:200]}") from error
+                segments.require_columns(file.schema_arrow, segment.file)
+                records = file.read(columns)
+            # Text that is no UTF-8, and moments that Python has no year for.
+            records.validate(full=True)
+            pc.min_max(records["at"]).as_py()
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            raise TrustError(f"segment {segment.file} cannot be read: {str(error).splitlines()[0][:200]}") from error
+        # A node signed the digest, and may have been wrong: what is there twice would be indexed twice.
+        if not records["seq"].combine_chunks().equals(pa.arange(segment.first, segment.last + 1)):
+            raise TrustError(f"segment {segment.file} does not hold records {segment.first} to {segment.last}, each once and in order")
+        yield records
 
 
 def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -185,9 +219,10 @@ class _Parts:
         self._tables: dict[str, list[pa.Table]] = {}
 
     def add(self, rows: dict[str, list[dict[str, Any]]]) -> None:
-        for name, found in rows.items():
-            if found:
-                self._tables.setdefault(name, []).append(_arrow(found, TABLES[name].schema))
+        """All of them, or none where some value does not fit."""
+        made = {name: _arrow(found, TABLES[name].schema) for name, found in rows.items() if found}
+        for name, table in made.items():
+            self._tables.setdefault(name, []).append(table)
 
     def write(self, work: Work, portion: Portion) -> list[dict[str, Any]]:
         """Each table as a file, ordered; and how many rows there are of each."""
@@ -196,10 +231,12 @@ class _Parts:
         for name, parts in self._tables.items():
             table, rows = TABLES[name], pa.concat_tables(parts)
             folder = ("tables", name, f"batch={work.batch}")
+            files = 0
             for value, divided in _divided(table, rows):
                 ordered = divided.combine_chunks().sort_by([(column, "ascending") for column in table.order])
                 place.write(_parquet(ordered), *folder, *value, f"part-{portion.first:020}.parquet")
-            told.append({"table": name, "rows": rows.num_rows})
+                files += 1
+            told.append({"table": name, "rows": rows.num_rows, "files": files})
         return told
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from tdn.errors import QueryError, TdnError, UsageError
@@ -23,12 +24,12 @@ MOST_QUERIES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One query of a job."""
+    """One query of a job. Without a text (and a language) it asks for times alone."""
 
     number: int
     id: str
     language: str
-    text: str
+    text: str | None
     times: Times = ANY_TIME
 
 
@@ -59,11 +60,25 @@ def read(lines: Iterable[str]) -> tuple[list[Asked], list[Faulty]]:
             asked.append(_read(value, len(asked), name))
         except ValueError as error:
             faulty.append(Faulty(name, f"the line is not JSON: {error}"))
+        except RecursionError:
+            faulty.append(Faulty(name, "the line is nested too deeply; a query is one flat object"))
         except TdnError as error:
             faulty.append(Faulty(name, error.message))
     if not asked and not faulty:
         raise UsageError("there is no query in the file; write one JSON object a line")
     return asked, faulty
+
+
+def read_file(path: Path) -> tuple[list[Asked], list[Faulty]]:
+    """The same of a file."""
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8") from error
+    # Not `splitlines`: a text in JSON may hold U+2028 or U+0085 as they are.
+    return read(text.split("\n"))
 
 
 def _id(value: dict[str, Any], line: str, seen: set[str]) -> str:
@@ -81,6 +96,11 @@ def _read(value: dict[str, Any], number: int, name: str) -> Asked:
     if unknown := sorted(value.keys() - {"id", "language", "query", *_TIMES, *_DURATIONS}):
         raise UsageError(f"{unknown[0]!r} is not known; there are id, language, query, {', '.join((*_TIMES, *_DURATIONS))}")
     language, text = value.get("language"), value.get("query")
+    if language is None and text is None:
+        asked_times = times(value)
+        if asked_times == ANY_TIME:
+            raise UsageError("there is nothing to look for; write a language and a query, a time such as created_after, or both")
+        return Asked(number, name, "", None, asked_times)
     if language not in LANGUAGES:
         raise UsageError(f"{str(language)[:20]!r} is not a query language; there are {', '.join(LANGUAGES)}")
     if not isinstance(text, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
@@ -12,7 +13,8 @@ from tdn.confined.lanes import GRACE_SECONDS
 from tdn.confined.processes import Cut, Done, Ending, Raised, Terms, Worker, Workers
 from tdn.errors import TdnError
 
-#: Time for one query over up to so many documents, of a task. A live node gives a query five seconds over all that it has.
+#: Time for one query over one portion of up to so many documents: one that never ends is stopped there. What it takes for all portions of a task has an end
+#: too (`budget`). A live node gives a query five seconds over all that it has.
 SECONDS = 2.0
 DOCUMENTS = 250
 #: And characters: a frame has an end, and a character may take six bytes in it.
@@ -48,36 +50,37 @@ class Confined:
             self._runner.close()
             self._runner = self._workers = None
 
-    def ask(self, asked: Asked, documents: Sequence[str]) -> list[int] | str:
-        """The places of the documents, of one portion, that a query matches; or why it was given up."""
+    def ask(self, asked: Asked, documents: Sequence[str]) -> tuple[list[int] | str, float]:
+        """The places of the documents, of one portion, that a query matches, or why it was given up; and how many seconds that took."""
         return self._ask(asked.language, asked.text, documents)
 
     def check(self, asked: Asked) -> str | None:
         """What is wrong with a query that only its engine finds; None: nothing."""
-        told = self._ask(asked.language, asked.text, [], check=True)
+        told, _ = self._ask(asked.language, asked.text, [], check=True)
         return told if isinstance(told, str) else None
 
-    def _ask(self, language: str, text: str, documents: Sequence[str], *, check: bool = False) -> list[int] | str:
+    def _ask(self, language: str, text: str | None, documents: Sequence[str], *, check: bool = False) -> tuple[list[int] | str, float]:
         if self._runner is None:
             self._runner = asyncio.Runner()
         frame = frames.encode({"job": {"language": language, "query": text, "documents": documents, "check": check}})
-        ending = self._runner.run(self._run(language, frame))
+        ending, seconds = self._runner.run(self._run(language, frame))
         if isinstance(ending, Done):
-            found: list[int] = ending.result["matched"]
-            return found
+            return ending.result["matched"], seconds
         if isinstance(ending, Raised):
             if isinstance(ending.error, TdnError):
-                return ending.error.message
+                return ending.error.message, seconds
             raise ending.error
-        return {Cut.OVERRUN: OVERRUN, Cut.MEMORY: MEMORY, Cut.DIED: DIED}[ending]
+        return {Cut.OVERRUN: OVERRUN, Cut.MEMORY: MEMORY, Cut.DIED: DIED}[ending], seconds
 
-    async def _run(self, language: str, frame: bytes) -> Ending:
+    async def _run(self, language: str, frame: bytes) -> tuple[Ending, float]:
         worker = self._staff.get(language)
         if worker is None or not worker.alive:
             worker = self._staff[language] = await self._hire(language)
         done: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        # Without what it takes to start a process, which is no query's.
+        began = time.perf_counter()
         worker.begin(frame, done.set_result)
-        return await done
+        return await done, time.perf_counter() - began
 
     async def _hire(self, language: str) -> Worker:
         if self._workers is None:

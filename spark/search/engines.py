@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import pyarrow as pa
 
 from spark.index.store import Commit, Index
 from spark.tables import TABLES
+from tdn.errors import NoRoom, TrustError
 
 
 class SparkTables:
@@ -51,14 +55,16 @@ class DuckTables:
         import duckdb
 
         self.commits = commits
+        self._place = index.place
         self._db = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
         for name, table in TABLES.items():
             columns = ", ".join(f'"{column}"' for column in table.schema.names)
             if paths := index.paths(name, commits):
                 files = ", ".join("'" + f"{path}/**/*.parquet".replace("'", "''") + "'" for path in paths)
-                self._db.execute(
-                    f"CREATE VIEW {name} AS SELECT {columns} FROM read_parquet([{files}], hive_partitioning=true, hive_types_autocast=false)"  # noqa: S608  # names of ours; paths are quoted
-                )
+                with self._reading():
+                    self._db.execute(
+                        f"CREATE VIEW {name} AS SELECT {columns} FROM read_parquet([{files}], hive_partitioning=true, hive_types_autocast=false)"  # noqa: S608  # names of ours; paths are quoted
+                    )
             else:
                 # A table: what is only registered is not there for other cursors.
                 self._db.register("nothing", table.schema.empty_table())
@@ -67,16 +73,36 @@ class DuckTables:
     def close(self) -> None:
         self._db.close()
 
-    def batches(self, sql: str, values: list[Any], rows: int = 4000) -> Any:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """DuckDB's errors become ours. Its files were of the right lengths, and the questions are ours: what is left is that they hold something else."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise NoRoom(f"DuckDB has too little memory for this question: {_first_line(error)}; `tdn-spark search` needs less at a time") from error
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise TrustError(
+                f"the index in {self._place} is damaged: {_first_line(error)}; index the archive anew, into another folder"
+            ) from error
+
+    def batches(self, sql: str, values: list[Any], rows: int = 4000) -> Iterator[pa.RecordBatch]:
         """The rows of a question, as Arrow batches."""
-        # By a cursor of its own: other questions are asked before its rows are all read.
-        return self._db.cursor().sql(sql, params=values).to_arrow_reader(rows)
+        with self._reading():
+            # By a cursor of its own: other questions are asked before its rows are all read.
+            yield from self._db.cursor().sql(sql, params=values).to_arrow_reader(rows)
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        found = self._db.execute(sql)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        with self._reading():
+            found = self._db.execute(sql)
+            names = [column[0] for column in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
     def overlap(self, column: str, names: Collection[str]) -> str:
         literals = ("'" + name.replace("'", "''") + "'" for name in sorted(names))
         return f"list_has_any({column}, [{', '.join(literals)}])"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

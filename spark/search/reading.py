@@ -127,4 +127,5 @@ def _topics(parts: list[_Part]) -> Topics:
     def read(name: str) -> Any:
         return parts[0].column(name) if len(parts) == 1 else pa.concat_arrays([part.column(name) for part in parts])
 
-    return Topics(read, sum(len(part.rows) for part in parts))
+    size_bytes = sum(part.bytes * len(part.rows) // part.group.size for part in parts)
+    return Topics(read, sum(len(part.rows) for part in parts), size_bytes)

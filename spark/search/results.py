@@ -66,20 +66,28 @@ class Part:
         self._topics += len(topics)
         numbers: list[int] = []
         rows: list[Rows] = []
+        size = 0
         for number, told in found:
             if isinstance(told, str):
                 self._given_up[number] = told
-            else:
-                self._counts[number] += len(told)
-                numbers.append(number)
-                rows.append(told)
+                continue
+            self._counts[number] += len(told)
+            numbers.append(number)
+            rows.append(told)
+            size += len(told)
+            # A few topics may be found by thousands of queries, so what they found is not all kept until the last of them.
+            if size >= _AT_ONCE:
+                self._keep(numbers, rows, topics)
+                numbers, rows, size = [], [], 0
         if rows:
-            # A few topics may be found by thousands of queries, so not all of it is taken at once.
-            for some in _portions(numbers, rows):
-                self._kept.append((np.repeat(some[0], [len(one) for one in some[1]]), topics.arrow("uuid").take(pa.array(np.concatenate(some[1])))))
-                self._kept_rows += len(self._kept[-1][0])
-                if self._kept_rows >= _AT_ONCE:
-                    self._flush()
+            self._keep(numbers, rows, topics)
+
+    def _keep(self, numbers: list[int], rows: list[Rows], topics: Topics) -> None:
+        places = np.concatenate(rows)
+        self._kept.append((np.repeat(numbers, [len(one) for one in rows]), topics.arrow("uuid").take(pa.array(places))))
+        self._kept_rows += len(places)
+        if self._kept_rows >= _AT_ONCE:
+            self._flush()
 
     def told(self) -> pa.RecordBatch:
         some = np.flatnonzero(self._counts)
@@ -117,14 +125,3 @@ class Part:
     def _parquet(self, stream: Any) -> Any:
         writer = self._stack.enter_context(pq.ParquetWriter(stream, MATCHES, compression="zstd", use_dictionary=["query"]))
         return lambda numbers, uuids: writer.write_table(pa.Table.from_arrays([self._ids.take(numbers), uuids], schema=MATCHES))
-
-
-def _portions(numbers: list[int], rows: list[Rows]) -> Iterable[tuple[list[int], list[Rows]]]:
-    begin, size = 0, 0
-    for place, one in enumerate(rows):
-        size += len(one)
-        if size >= _AT_ONCE:
-            yield numbers[begin : place + 1], rows[begin : place + 1]
-            begin, size = place + 1, 0
-    if begin < len(rows):
-        yield numbers[begin:], rows[begin:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,14 +75,19 @@ def search(
 
     if out.exists():
         raise UsageError(f"{out} is there already; name a folder that is not")
+    # Workers have other current folders.
+    out = out.absolute()
     began = time.monotonic()
     tables = SparkTables(spark, index, index.require(roots))
     when = standing.moment(tables, at, now)
     who = standing.asker(tables, entity, when) if entity is not None else None
     asked, wrong = _checked(asked)
-    unfinished = out.with_name(f".{out.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    # A name of its own: another search may be on its way to the same folder. What a killed one leaves is hidden, and nobody takes it for results.
+    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(8)}.unfinished")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made: {error.strerror}") from error
     try:
         places = tables.frame(standing.places(tables, when, who))
         if standing.moves(tables):
@@ -111,7 +117,10 @@ def search(
         total = sum(counts.values())
         summary = Searched(queries, total, looked_at, when.at, when.seq, time.monotonic() - began)
         (unfinished / "summary.json").write_text(json.dumps(summary.as_object(), indent=1, ensure_ascii=False) + "\n", "utf-8")
-        unfinished.rename(out)
+        try:
+            unfinished.rename(out)
+        except OSError as error:
+            raise UsageError(f"{out} appeared during the search ({error.strerror}); name a folder that is not there") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return summary
@@ -163,9 +172,14 @@ def _summed(told: pa.Table) -> tuple[dict[int, int], dict[int, str], int]:
 
 
 def _tidied(found: Path, told: pa.Table, form: str) -> None:
-    """Only the files that tasks told of, and at least one where a folder without any cannot be read."""
+    """Only the files that tasks told of, all of them, and at least one where a folder without any cannot be read."""
     found.mkdir(parents=True, exist_ok=True)
-    kept = set(told["file"].to_pylist())
+    kept = set(told["file"].drop_null().to_pylist())
+    if missing := kept - {path.name for path in found.iterdir()}:
+        raise UsageError(
+            f"{len(missing)} of {len(kept)} files that tasks wrote are not here: workers do not share {found.parent.parent} with this machine;"
+            " name a folder for --out that all of them share"
+        )
     for path in found.iterdir():
         if path.name not in kept:
             path.unlink()

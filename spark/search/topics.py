@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,9 @@ COLUMNS = (
     *("uuid", "kind", "creator", "owner", "institution", "created", "expires", "descriptor_kind", "path", "text", "keywords"),
     *("properties", "types", "xml", "synopsis", "indexed"),
 )
+
+#: What Arrow is given of texts at once.
+_SLICE_BYTES = 1024**2
 
 #: Places of rows in a batch.
 Rows = npt.NDArray[np.int64]
@@ -45,10 +49,11 @@ class Coded:
 class Topics:
     """Some rows."""
 
-    def __init__(self, read: Callable[[str], Any], size: int) -> None:
-        """`read` gives a column of COLUMNS as an array of so many rows."""
+    def __init__(self, read: Callable[[str], Any], size: int, size_bytes: int = 0) -> None:
+        """`read` gives a column of COLUMNS as an array of so many rows, which are about so many bytes."""
         self._read = read
         self._size = size
+        self.bytes = size_bytes
         self._arrays: dict[str, Any] = {}
         self._columns: dict[str, list[Any]] = {}
         self._coded: dict[Column, Coded] = {}
@@ -58,7 +63,7 @@ class Topics:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Topics:
-        return cls(batch.column, batch.num_rows)
+        return cls(batch.column, batch.num_rows, batch.nbytes)
 
     def __len__(self) -> int:
         return self._size
@@ -129,6 +134,15 @@ class Topics:
         # Of these two it is what the column holds.
         others = [None if kind in ("path", "xml") else self.searchable(row) for row, kind in enumerate(kinds)]
         return pc.coalesce(self.arrow("path"), self.arrow("xml"), pa.array(others, pa.binary()).cast(pa.string()))
+
+    @cached_property
+    def slices(self) -> list[Any]:
+        """The same in slices of a megabyte: Arrow cannot be stopped within one."""
+        texts = self.all_searchable
+        ends = np.cumsum(pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False))
+        edges = np.searchsorted(ends, np.arange(_SLICE_BYTES, int(ends[-1]), _SLICE_BYTES), side="right")
+        bounds = sorted({0, *edges.tolist(), len(texts)})
+        return [texts.slice(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
 
     def coded(self, column: Column) -> Coded:
         """A property or field by its different values."""

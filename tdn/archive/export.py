@@ -63,7 +63,7 @@ def export(
             if add_segment(archive, portion, node, clock(), network=source.network, rules=source.rules, before=before):
                 added, records = added + 1, records + len(portion)
             # Another export may have added this or more: whoever was first has it, and both go on from there.
-            entries = archive.entries(roots)
+            entries = archive.entries(roots, entries)
 
 
 def _reached(entries: list[Entry], source: _Store) -> int:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tdn.archive.segments import FORMAT, digest_of
-from tdn.errors import Absent, TdnError, TrustError, UsageError
+from tdn.errors import Absent, TdnError, TrustError, UnknownRules, UsageError
 from tdn.protocol import schemas
+from tdn.rules.apply import RULES_VERSION
 from tdn.rules.state import EMPTY_HEAD
 from tdn.trust import signing, statements
 from tdn.trust.certificates import TrustRoots
@@ -117,9 +118,16 @@ def read_entry(token: bytes, roots: TrustRoots, name: str) -> Entry:
     )
 
 
-def read_chain(tokens: Iterable[tuple[str, bytes]], roots: TrustRoots) -> list[Entry]:
-    """The entries of an archive, in order, each going on where the one before ended; or TrustError. Tokens come with their file names."""
-    entries: list[Entry] = []
+def require_rules(entry: Entry) -> None:
+    """Whoever takes what records did for what they mean has to know the rules that they did it by."""
+    if entry.rules != RULES_VERSION:
+        raise UnknownRules(f"segment {entry.file} follows rules version {entry.rules}; this build judges by {RULES_VERSION}")
+
+
+def read_chain(tokens: Iterable[tuple[str, bytes]], roots: TrustRoots, known: Sequence[Entry] = ()) -> list[Entry]:
+    """The entries of an archive, in order, each going on where the one before ended; or TrustError. Tokens come with their file names; those of entries that
+    are known already are left out."""
+    entries = list(known)
     for name, token in sorted(tokens):
         entry = read_entry(token, roots, name)
         expected = entries[-1].last + 1 if entries else 1
@@ -141,12 +149,14 @@ class Archive:
         self.manifest = folder / MANIFEST
         self.segments = folder / SEGMENTS
 
-    def entries(self, roots: TrustRoots) -> list[Entry]:
-        """All entries; none of a folder that is not there yet. Whether the files are as the entries say is not looked at."""
+    def entries(self, roots: TrustRoots, known: Sequence[Entry] = ()) -> list[Entry]:
+        """All entries; none of a folder that is not there yet. Whether the files are as the entries say is not looked at. Those that are known, the first
+        ones, are not read again: entries never change."""
         if not self.manifest.is_dir():
             return []
-        tokens = [(path.name, path.read_bytes()) for path in self.manifest.iterdir() if _ENTRY_NAME.fullmatch(path.name)]
-        return read_chain(tokens, roots)
+        read = {entry_name(entry.first) for entry in known}
+        names = [name for name in os.listdir(self.manifest) if name not in read and _ENTRY_NAME.fullmatch(name)]
+        return read_chain([(name, (self.manifest / name).read_bytes()) for name in names], roots, known)
 
     def require_entries(self, roots: TrustRoots) -> list[Entry]:
         entries = self.entries(roots)

@@ -90,7 +90,8 @@ def read(path: Path) -> Iterator[ArchivedRecord]:
                     at: datetime | None = row.pop("at")
                     text = None if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
                     yield ArchivedRecord(at=text, **row)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        # Also what Python cannot take: text that is no UTF-8, moments without a year.
         raise TrustError(f"segment {path.name} cannot be read: {str(error).splitlines()[0][:200]}") from error
 
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tdn.archive import segments
-from tdn.archive.manifest import Archive, Entry
+from tdn.archive.manifest import Archive, Entry, require_rules
 from tdn.archive.segments import ArchivedRecord
-from tdn.errors import TrustError, UnknownRules
-from tdn.rules.apply import RULES_VERSION
+from tdn.errors import TrustError
 from tdn.rules.state import EMPTY_HEAD, next_head
 from tdn.store.topics import NOTHING
 from tdn.store.view import View
@@ -58,10 +57,7 @@ def verify(
             if len(records) != entry.last - entry.first + 1 or head != entry.head:
                 raise TrustError(f"segment {entry.file} does not hold records {entry.first} to {entry.last}")
             if judge:
-                if entry.rules != RULES_VERSION:
-                    raise UnknownRules(
-                        f"segment {entry.file} follows rules version {entry.rules}; this build judges by {RULES_VERSION}"
-                    )
+                require_rules(entry)
                 _judge(view, records, entry, lambda done: progress(done, last))
             progress(entry.last, last)
         if judge:

@@ -162,9 +162,9 @@ async def declare_peer(channel: Channel, owner: Name, session: str, *, answers: 
     return queue
 
 
-async def declare_guards_queue(channel: Channel, node_id: str) -> str:
-    """Where a node hears how far the guards are."""
-    queue = names.guards_queue(node_id, names.new_session())
+async def declare_guards_queue(channel: Channel, listener: str) -> str:
+    """Where a node hears how far the guards are, and a guard whether the others are there."""
+    queue = names.guards_queue(listener, names.new_session())
     await channel.declare_queue(
         queue,
         {"x-queue-type": CLASSIC, "x-message-ttl": _REPORT_MILLISECONDS, "x-max-length": 10_000},

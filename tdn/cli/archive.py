@@ -12,6 +12,7 @@ from tdn.cli.output import emit, note, record
 from tdn.errors import UsageError
 from tdn.local.home import Home
 from tdn.protocol.names import Role
+from tdn.store import schema
 from tdn.trust import credentials
 from tdn.trust.certificates import TrustRoots
 
@@ -34,6 +35,8 @@ def add_parsers(commands: Any) -> list[argparse.ArgumentParser]:
 def trusted(arguments: argparse.Namespace) -> TrustRoots:
     """The roots that a command is told to believe, or those of its home."""
     home = Home(arguments.home)
+    if arguments.trust is None:
+        home.require_version()
     if arguments.trust is None and not home.exists:
         raise UsageError(f"there is no network in {home}; name the trusted roots with --trust PEM")
     return credentials.load_roots(arguments.trust or home.settings().roots)
@@ -45,10 +48,11 @@ def _export(arguments: argparse.Namespace) -> None:
     from tdn.archive.manifest import Archive
 
     home = Home(arguments.home)
+    home.require_version()
     if not home.exists:
         raise UsageError(f"there is no network in {home}; `tdn up` makes one")
     store = home.furthest_store() if arguments.node is None else home.store(arguments.node)
-    if store is None or not store.exists():
+    if store is None or not schema.is_made(store):
         raise UsageError("no node of this home has a store yet; start the network, or run this where a node is")
     node = credentials.load(store.parent)
     if node.identity.name.role is not Role.NODE:

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def perform(arguments: argparse.Namespace) -> None:
     home = Home(arguments.home)
+    home.require_version()
     if not home.exists:
         raise UsageError(f"there is no network in {home}; `tdn up` makes one")
-    home.require_version()
     # One more than asked for tells whether there are more.
     limit = arguments.limit + 1 if arguments.limit else None
     entries = _merged(home, arguments, limit)

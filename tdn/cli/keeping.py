@@ -136,6 +136,7 @@ def _restore(arguments: argparse.Namespace) -> None:
 
 def _existing(arguments: argparse.Namespace) -> Home:
     home = Home(arguments.home)
+    home.require_version()
     if not home.exists:
         raise UsageError(f"there is no network in {home}; `tdn up` makes one")
     return home

@@ -116,7 +116,9 @@ def run() -> None:
 
 
 def _home(arguments: argparse.Namespace) -> Home:
-    return Home(arguments.home)
+    home = Home(arguments.home)
+    home.require_version()
+    return home
 
 
 def _up(arguments: argparse.Namespace) -> None:

@@ -12,13 +12,13 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tdn import machine
 from tdn.bus.connection import Broker
 from tdn.cli import logs
-from tdn.errors import TdnError, UsageError
+from tdn.errors import NoRoom, TdnError, UsageError
 from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import Guard, GuardSettings
 from tdn.local import guard_file, node_file
@@ -35,9 +35,12 @@ from tdn.snapshots.take import take
 from tdn.trust import credentials
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: Between reports to the home. `tdn status` is that fresh.
 _REPORT_SECONDS = 0.25
+#: Between two looks of a process that starts whether there is room again.
+_ROOM_SECONDS = 2.0
 
 
 def serve_node(
@@ -46,11 +49,10 @@ def serve_node(
     folder = _folder(home, Role.NODE, name)
     with _last_words(home, f"{Role.NODE}-{name}"):
         machine.require_writable(folder, home.run if home.run.exists() else home.folder)
+        home.require_genesis()
         observe = node_file.read_observe(folder)
         logs.configure(verbose=verbose, log_format=log_format or observe.log_format)
-        if snapshot is not None:
-            _take(home, Role.NODE, name, snapshot)
-        _serve_node(home, name, folder, observe)
+        _serve_node(home, name, folder, observe, snapshot)
 
 
 def serve_guard(
@@ -66,14 +68,13 @@ def serve_guard(
     folder = _folder(home, Role.GUARD, name)
     with _last_words(home, f"{Role.GUARD}-{name}"):
         machine.require_writable(folder, home.run if home.run.exists() else home.folder)
+        home.require_genesis()
         written = guard_file.read(folder)
         logs.configure(verbose=verbose, log_format=log_format or written.observe.log_format)
-        if snapshot is not None:
-            _take(home, Role.GUARD, name, snapshot, before_it_counts=lambda: _forget(folder))
-        _serve_guard(home, name, folder, written, listen=listen, management=management)
+        _serve_guard(home, name, folder, written, snapshot, listen=listen, management=management)
 
 
-def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings) -> None:
+def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings, snapshot: Path | None) -> None:
     connection = home.connection()
     policy, limits = node_file.read(folder)
     settings = NodeSettings(
@@ -92,9 +93,17 @@ def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings) -
         traces=open_traces("node", name, observe.traces),
     )
 
+    def begin() -> Node:
+        if snapshot is not None:
+            _take(home, Role.NODE, name, snapshot)
+        return Node(credentials.load(folder), settings)
+
     async def run() -> None:
         async with _endpoint(home, Role.NODE, name, observe) as endpoint:
-            node = Node(credentials.load(folder), settings)
+            stop = _told_to_stop()
+            node = await _with_room(begin, stop, home, f"{Role.NODE}-{name}")
+            if node is None:
+                return
             if endpoint is not None:
                 endpoint.show(node.observed.metrics, node.readiness)
 
@@ -110,13 +119,20 @@ def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings) -
                     "counts": dict(node.condition.counts),
                 }
 
-            await _run(node.run, home, f"{Role.NODE}-{name}", state)
+            await _run(node.run, stop, home, f"{Role.NODE}-{name}", state)
 
     asyncio.run(run())
 
 
 def _serve_guard(
-    home: Home, name: str, folder: Path, written: GuardFile, *, listen: str | None, management: str | None
+    home: Home,
+    name: str,
+    folder: Path,
+    written: GuardFile,
+    snapshot: Path | None,
+    *,
+    listen: str | None,
+    management: str | None,
 ) -> None:
     connection = home.connection()
     configured = home.settings()
@@ -145,11 +161,20 @@ def _serve_guard(
         own_broker=own,
         silence_seconds=_seconds("TDN_SILENCE_SECONDS", "20"),
         audit_rows=written.audit_rows,
+        traces=open_traces("guard", name, written.observe.traces),
     )
+
+    def begin() -> Guard:
+        if snapshot is not None:
+            _take(home, Role.GUARD, name, snapshot, before_it_counts=lambda: _forget(folder))
+        return Guard(credentials.load(folder), settings)
 
     async def run() -> None:
         async with _endpoint(home, Role.GUARD, name, written.observe) as endpoint:
-            guard = Guard(credentials.load(folder), settings)
+            stop = _told_to_stop()
+            guard = await _with_room(begin, stop, home, f"{Role.GUARD}-{name}")
+            if guard is None:
+                return
             if endpoint is not None:
                 endpoint.show(guard.observed.metrics, guard.readiness)
 
@@ -165,7 +190,7 @@ def _serve_guard(
                     "counts": dict(guard.counts),
                 }
 
-            await _run(guard.run, home, f"{Role.GUARD}-{name}", state)
+            await _run(guard.run, stop, home, f"{Role.GUARD}-{name}", state)
 
     asyncio.run(run())
 
@@ -220,12 +245,40 @@ def _last_words(home: Home, name: str) -> Iterator[None]:
         raise
 
 
-async def _run(service: Callable[[asyncio.Event], Any], home: Home, name: str, state: Callable[[], dict[str, Any]]) -> None:
+def _told_to_stop() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    return stop
 
+
+async def _with_room(begin: Callable[[], T], stop: asyncio.Event, home: Home, name: str) -> T | None:
+    """A disk that is full at the start is waited for, as one that fills later is: no supervisor has to know that this end would not come again. None when
+    it was told to stop meanwhile."""
+    told: str | None = None
+    while not stop.is_set():
+        try:
+            with machine.explained():
+                return begin()
+        except NoRoom as error:
+            why = error.as_object()
+        if told != why["message"]:
+            told = why["message"]
+            logger.warning("%s waits for room: %s", name, told)
+        with contextlib.suppress(OSError):
+            home.report(name, {"pid": os.getpid(), "ready": False, "why": told, "waits": why, "at": int(time.time())})
+        # What a start that failed had opened is closed before the next one.
+        gc.collect()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ROOM_SECONDS):
+                await stop.wait()
+    return None
+
+
+async def _run(
+    service: Callable[[asyncio.Event], Any], stop: asyncio.Event, home: Home, name: str, state: Callable[[], dict[str, Any]]
+) -> None:
     async def report() -> None:
         last: dict[str, Any] | None = {}
         while True:

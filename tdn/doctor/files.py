@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tdn.doctor.findings import Finding, of_error, ok, problem, warning
 from tdn.errors import NoRoom, TdnError, TrustError, UsageError
+from tdn.home_form import HOME_VERSION
 from tdn.local import guard_file, node_file
 from tdn.local.ca import hosts_of
-from tdn.local.home import HOME_VERSION, TDN, Home, Settings
+from tdn.local.home import TDN, Home, Settings
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time
-from tdn.rules.apply import read_genesis
 from tdn.trust import credentials
 from tdn.trust.certificates import TrustRoots, decode_chain, key_hash
 from tdn.trust.private_files import complaint_about
@@ -118,7 +118,7 @@ def _private(home: Home) -> Iterator[Path]:
 def look_at_certificates(home: Home, settings: Settings, now: datetime) -> Iterator[Finding]:
     roots = credentials.load_roots(settings.roots)
     yield from _authorities(home, now)
-    if home.genesis_path.exists() and not {*roots.ders} & {*decode_chain(read_genesis(home.genesis()).body["roots"])}:
+    if home.genesis_path.exists() and not {*roots.ders} & {*decode_chain(home.require_genesis().body["roots"])}:
         # Every certificate would be found wrong, and none is.
         do = "restore that file from a backup; certificates that were issued meanwhile are to be issued anew"
         yield problem("certificates", TrustError, f"the roots in {settings.roots} are not those of this network, which its genesis names", do)

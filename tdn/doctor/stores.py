@@ -17,8 +17,8 @@ from tdn.local.home import Home
 from tdn.protocol.names import Role
 from tdn.rules.apply import RULES_VERSION
 from tdn.rules.state import next_head
+from tdn.store import schema
 from tdn.store.facts import StoredFacts
-from tdn.store.schema import MIGRATIONS
 
 #: How long one store is looked through, unless told to take its time. Some gigabytes on a fast disk.
 _SECONDS = 20.0
@@ -44,27 +44,27 @@ def look_at_stores(home: Home, *, thorough: bool) -> tuple[list[Finding], list[S
     for role in (Role.NODE, Role.GUARD):
         for name in home.ids(role):
             path = home.credentials(role, name) / "store.sqlite"
-            if not path.exists():
+            if not schema.is_made(path):
                 findings.append(warning("stores", f"{role} {name} has none yet", "it is made from the log when it starts"))
                 continue
             try:
                 findings += _look_at(home, f"{role} {name}", path, stores, thorough=thorough)
             except sqlite3.Error as error:
                 ours = machine.explain(error, path) or StoreDamaged(f"{path} cannot be read: {error}")
-                findings.append(of_error("stores", ours, f"{role} {name}"))
+                findings.append(of_error("stores", ours, f"{role} {name}", _made_anew(path)))
     findings += _compare(stores)
     return findings, stores
 
 
 def _look_at(home: Home, who: str, path: Path, stores: list[Store], *, thorough: bool) -> Iterator[Finding]:
-    again = f"stop it, `rm {shlex.quote(str(path))}*` and start it again: it is made anew from the log"
+    again = _made_anew(path)
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as db:
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > len(MIGRATIONS):
+        if version > len(schema.MIGRATIONS):
             yield problem(
                 "stores",
                 LogDiverged,
-                f"{who}: the store is of version {version}, this build knows {len(MIGRATIONS)}",
+                f"{who}: the store is of version {version}, this build knows {len(schema.MIGRATIONS)}",
                 "install the newer build, or remove the store: it is made anew from the log",
             )
             return
@@ -90,6 +90,10 @@ def _look_at(home: Home, who: str, path: Path, stores: list[Store], *, thorough:
             yield problem("stores", StoreDamaged, f"{who}: record {broken} is not what the hash chain says", again)
         yield from _whole(db, who, again, thorough=thorough)
         yield ok("stores", f"{who}: at record {store.seq}, head {store.head[:12]}…")
+
+
+def _made_anew(path: Path) -> str:
+    return f"stop it, `rm {shlex.quote(str(path))}*` and start it again: it is made anew from the log"
 
 
 def _whole(db: sqlite3.Connection, who: str, again: str, *, thorough: bool) -> Iterator[Finding]:

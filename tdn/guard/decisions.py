@@ -71,7 +71,7 @@ def may_use(know: Knowledge, login: str, vhost: str, resource: str, name: str, p
     if who.role is Role.NODE:
         return Decision(True, "nodes declare, bind, read and write")
     if who.role is Role.GUARD:
-        return _guard(resource, name, permission)
+        return _guard(who, resource, name, permission)
     if resource == "exchange" and name == names.REQUESTS and permission == "write":
         return Decision(True, "anyone with a certificate may ask")
     if resource == "exchange" and name in names.BETWEEN_ENTITIES and permission == "write" and who.role is Role.ENTITY:
@@ -86,10 +86,14 @@ def may_use(know: Knowledge, login: str, vhost: str, resource: str, name: str, p
     return Decision(False, f"{who.role} may not {permission} {resource} {name[:80]!r}")
 
 
-def _guard(resource: str, name: str, permission: str) -> Decision:
+def _guard(who: Name, resource: str, name: str, permission: str) -> Decision:
     reads = (resource, name, permission) == ("queue", names.LOG, "read")
     reports = resource == "exchange" and name in (names.GUARDS, names.MAJORITY) and permission == "write"
-    return Decision(reads or reports, "guards read the log and say how far they are")
+    # The queue is declared, bound and read; the exchange is read for the binding.
+    hears = (resource, name, permission) == ("exchange", names.GUARDS, "read") or (
+        resource == "queue" and names.is_guards_queue(who.id, name)
+    )
+    return Decision(reads or reports or hears, "guards read the log, say how far they are, and hear each other")
 
 
 def may_manage(resource: str, name: str, permission: str) -> Decision:

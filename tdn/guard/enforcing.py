@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 #: What those are told whose connections are closed because they lost a right on a topic. Others of their rights are as before.
 RIGHT_ENDED = "a right to publish has ended; connect again"
 
+#: And those at a broker whose guard is silent: what they were allowed there, no guard that can be asked knows.
+GUARD_SILENT = "the guard of this broker is silent; connect to another"
+
 #: And those whose certificate has run out while they were connected.
 CERTIFICATE_EXPIRED = "the certificate has expired"
 
@@ -143,6 +146,24 @@ class Enforcer:
             logins = [str(Name(Role.ENTITY, entity, key)) for entity, key in keys]
             await asyncio.gather(*(self._management.close_connections(login, RIGHT_ENDED) for login in logins))
             after = portion[-1][0]
+
+    async def clear(self, spared: frozenset[str]) -> None:
+        """Close every entity's connections at all brokers but some, and whatever else may no longer log in there. Returns when a look shows none:
+        nobody gets in meanwhile, because no guard answers those brokers."""
+        for _ in range(_TRIES):
+            open_there = {login for login, broker in await self._management.connections() if broker not in spared}
+            left = [login for login in open_there if self._is_cleared(login)]
+            if not left:
+                return
+            for login in left:
+                self._note(login, "connections", None, GUARD_SILENT)
+            await asyncio.gather(*(self._management.close_connections(login, GUARD_SILENT) for login in left))
+            await asyncio.sleep(SECOND_LOOK_SECONDS)
+        raise BrokerUnavailable("connections at a broker whose guard is silent are there again and again")
+
+    def _is_cleared(self, login: str) -> bool:
+        name = Name.parse(login)
+        return name is None or name.role is Role.ENTITY or not decisions.may_log_in(self._know(), login).allowed
 
     async def _topics(self, touched: Touched) -> list[str]:
         """All topics that are touched and in use: opened, or published to."""

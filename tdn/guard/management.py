@@ -33,6 +33,7 @@ class Management:
     def __init__(self, urls: Sequence[str], password: str, vhost: str, credentials: Credentials) -> None:
         #: The one that answered last stands first.
         self._urls = [f"{url}/api" for url in urls]
+        self._own = self._urls[:1]
         self._password = password
         self._vhost = quote(vhost, safe="")
         self._credentials = credentials
@@ -51,6 +52,19 @@ class Management:
     async def close_connections(self, login: str, reason: str) -> None:
         """Every open connection of a login. They are known from their first moment on."""
         await self._delete(f"connections/username/{quote(login, safe='')}", headers={"X-Reason": reason})
+
+    async def connections(self) -> list[tuple[str, str]]:
+        """Login and broker of every open connection, from its first moment on: what is counted of connections shows up seconds later."""
+        rows = await self._get("connections?disable_stats=true") or []
+        # One that has not logged in yet has no login, and no right.
+        return [(row["user"], row["node"]) for row in rows if row.get("user")]
+
+    async def own_broker(self) -> str:
+        """What the brokers call the one whose API stands first, by its own word."""
+        found = await self._get("overview?columns=node", self._own)
+        if found is None:
+            raise BrokerUnavailable("the broker's management API does not say which broker it is")
+        return str(found["node"])
 
     async def bindings_from(self, exchange: str) -> list[tuple[str, str]]:
         """The queues that an exchange is bound to, each with the binding's own name."""
@@ -117,12 +131,12 @@ class Management:
                 return
             page += 1
 
-    async def _get(self, path: str) -> Any:
+    async def _get(self, path: str, urls: Sequence[str] | None = None) -> Any:
         async def get(url: str) -> Any:
             async with self._session.get(f"{url}/{path}") as response:
                 return json.loads(await response.read()) if await _is_there(response) else None
 
-        return await self._any(get)
+        return await self._any(get, urls)
 
     async def _delete(self, path: str, headers: dict[str, str] | None = None) -> bool:
         async def delete(url: str) -> bool:
@@ -131,10 +145,10 @@ class Management:
 
         return await self._any(delete)
 
-    async def _any(self, ask: Callable[[str], Awaitable[T]]) -> T:
-        """What the first broker says that answers."""
+    async def _any(self, ask: Callable[[str], Awaitable[T]], urls: Sequence[str] | None = None) -> T:
+        """What the first broker says that answers, of all or of some."""
         failure = BrokerUnavailable("no management API is configured")
-        for url in tuple(self._urls):
+        for url in tuple(self._urls if urls is None else urls):
             try:
                 answer = await ask(url)
             except BrokerUnavailable as error:

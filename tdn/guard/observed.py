@@ -1,4 +1,4 @@
-"""What a guard shows of itself: its numbers, and a line of the log for each record of which it has drawn the consequences."""
+"""What a guard shows of itself: its numbers, and a line of the log and a span for each record of which it has drawn the consequences."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tdn.guard.enforcing import Cut
 from tdn.observe.metrics import GuardMetrics
+from tdn.observe.traces import Traces
+from tdn.observe.trail import DONE, REFUSED, Trail
 from tdn.replica.replica import Applied, Replica
 from tdn.replica.shown import seconds_until, show_view
 from tdn.rules.state import Outcome
@@ -31,7 +33,9 @@ class Observed:
         sure: Callable[[], bool],
         cutting: Callable[[], int],
         audit_waiting: Callable[[], int],
+        traces: Traces | None = None,
     ) -> None:
+        self._traces = traces
         self.metrics = GuardMetrics()
         shown = self.metrics
         show_view(shown, replica, store, clock)
@@ -53,6 +57,7 @@ class Observed:
             self.metrics.applied(outcome.status)
             if tell and outcome.request is not None:
                 requests.info("%s applied", outcome.kind, extra=_fields(outcome, record.seq))
+                self._trace("apply", outcome, record.seq, 0.0)
 
     def settled(self, outcome: Outcome | None, seq: int | None, cut: Cut, began: float) -> None:
         """What a record ends has been ended at the broker, or what ended otherwise."""
@@ -69,6 +74,27 @@ class Observed:
                 cut.bindings,
                 extra=fields,
             )
+            self._trace("settle", outcome, seq, seconds)
+
+    def _trace(self, path: str, outcome: Outcome, seq: int | None, seconds: float) -> None:
+        """What has just been done for a record, and took so long, in the trace of its request."""
+        if self._traces is None or outcome.request is None:
+            return
+        took = int(seconds * 1_000_000_000)
+        request = outcome.request.partition("/")[2]
+        ended, reason = (REFUSED, outcome.status) if outcome.status == "refused" else (DONE, None)
+        self._traces.tell(
+            Trail(
+                path,
+                outcome.kind,
+                request,
+                seq=seq,
+                outcome=ended,
+                reason=reason,
+                began_at=time.time_ns() - took,
+                _began=time.perf_counter_ns() - took,
+            )
+        )
 
 
 def _fields(outcome: Outcome, seq: int | None) -> dict[str, object]:

@@ -21,13 +21,14 @@ from typing import Any
 
 from tdn.bus.connection import CUT_OFF, Channel, Connection
 from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
-from tdn.guard import trim_policy
+from tdn.guard import others, trim_policy
 from tdn.guard.answering import Answering
 from tdn.guard.audit import AUDIT_FILE, Audit, Entry
 from tdn.guard.enforcing import Cut, Enforcer
 from tdn.guard.management import Management
 from tdn.guard.memory import MEMORY_FILE, Remembered
 from tdn.guard.observed import Observed
+from tdn.guard.others import Others
 from tdn.guard.settings import GuardSettings as GuardSettings
 from tdn.protocol import names
 from tdn.protocol.names import Name, Role
@@ -110,6 +111,7 @@ class Guard:
             sure=lambda: self.sure,
             cutting=lambda: self.cutting,
             audit_waiting=lambda: self._audit.waiting,
+            traces=settings.traces,
         )
         self._answering = Answering(
             credentials,
@@ -128,6 +130,15 @@ class Guard:
             self._management,
             lambda: replace(self._answering.know(), sure=True),
             self._note_cut,
+        )
+        self._others = Others(
+            self.id,
+            self.replica.reader,
+            sure=lambda: self.sure,
+            channel=self._new_channel,
+            own_broker=self._management.own_broker,
+            clear=self._enforcer.clear,
+            news=self._news.set,
         )
 
     @property
@@ -160,7 +171,7 @@ class Guard:
         runner = await self._answering.listen()
         async with self._management:
             work = [self._follow(), self._beat(), self._watch_clock(), self._flush(), stop.wait()]
-            work.append(trim_policy.watch(self._management))
+            work += [trim_policy.watch(self._management), others.watch(self._others, beat_seconds=BEAT_SECONDS)]
             if self._several:
                 work.append(self._ask_majority())
             tasks = [asyncio.create_task(task) for task in work]
@@ -242,7 +253,7 @@ class Guard:
     async def _say(self, what: Mapping[str, object]) -> bool:
         """A word to the nodes: up to which record this guard is done with the log, and what it has ended for one. Whether the broker has it."""
         said = time.monotonic()
-        body = json.dumps({"applied": self._done, **what, **self._store_word()}).encode()
+        body = json.dumps({"applied": self._done, **what, **self._store_word(), **self._others.word()}).encode()
         with contextlib.suppress(TdnError, TimeoutError):
             async with asyncio.timeout(LEASE_SECONDS):
                 words = await self._channel(names.GUARDS)
@@ -287,12 +298,15 @@ class Guard:
 
     async def _channel(self, exchange: str) -> Channel:
         """The channel for what is said on one exchange: before the first node has made that, the broker closes the channel."""
-        if self._connection is None:
-            raise BrokerUnavailable("not connected")
         channel = self._channels.get(exchange)
         if channel is None or channel.closed.done():
-            channel = self._channels[exchange] = await self._connection.channel(confirms=True)
+            channel = self._channels[exchange] = await self._new_channel(confirms=True)
         return channel
+
+    async def _new_channel(self, *, confirms: bool = False) -> Channel:
+        if self._connection is None:
+            raise BrokerUnavailable("not connected")
+        return await self._connection.channel(confirms=confirms)
 
     # --- ending what has ended ---
 

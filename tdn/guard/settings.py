@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdn.bus.connection import Broker
+from tdn.observe.traces import Traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,4 @@ class GuardSettings:
     silence_seconds: float = 20.0
     #: How many rows the audit log keeps.
     audit_rows: int = 1_000_000
+    traces: Traces | None = None

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from tdn.errors import BrokerUnavailable
+from tdn.errors import BrokerUnavailable, UsageError
 from tdn.local.erlang import compile_module, find_epmd
 from tdn.local.processes import DetachedProcess, tail_of
 
@@ -294,7 +294,9 @@ class PrivateBroker:
                 try:
                     probe.bind((_LOOPBACK, port))
                 except OSError as error:
-                    raise BrokerUnavailable(f"the broker's {use} port {port} is in use") from error
+                    raise UsageError(
+                        f"the broker's {use} port {_LOOPBACK}:{port} is in use by another program; end that one, or run `tdn up` again, which chooses others"
+                    ) from error
 
     def _wait_for_epmd(self, deadline: float) -> None:
         while True:

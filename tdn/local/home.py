@@ -23,16 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tdn import home_form
 from tdn.bus.address import ConnectionSettings, NodeAddress
 from tdn.bus.connection import Broker
-from tdn.errors import UsageError
+from tdn.errors import TdnError, TrustError, UsageError
 from tdn.local import node_file
 from tdn.local.ca import write_private
 from tdn.local.processes import free_ports, is_free
 from tdn.local.settings_file import Address, Key, ListOf, Section, SettingsFile, Text, Url, split_address
 from tdn.protocol.names import Role
-from tdn.rules.apply import network_id
+from tdn.rules.apply import network_id, read_genesis
+from tdn.store import schema
 from tdn.store.search import Reader
+from tdn.trust.envelope import Envelope
 from tdn.trust.private_files import read_private
 
 #: Which port is for what: of the brokers and guards, of nodes' endpoints, of metrics.
@@ -45,9 +48,6 @@ MOST_BROKERS = 5
 
 _FURTHER_BROKER = re.compile(r"broker[2-9]")
 _FURTHER_GUARD = re.compile(r"g[2-9]")
-
-#: Counts changes of the home that an older build would misread. A home without `home.json` is of the first.
-HOME_VERSION = 1
 
 #: What `tdn.toml` may say.
 TDN = SettingsFile(
@@ -190,7 +190,7 @@ class Home:
 
     def furthest_store(self) -> Path | None:
         """The store of the node here that has read most of the log: all of them say the same as far as they go."""
-        found = [self.store(node) for node in self.ids(Role.NODE) if self.store(node).exists()]
+        found = [self.store(node) for node in self.ids(Role.NODE) if schema.is_made(self.store(node))]
         return max(found, key=_position, default=None)
 
     def genesis(self) -> bytes:
@@ -199,6 +199,16 @@ class Home:
             return self.genesis_path.read_bytes().strip()
         except FileNotFoundError as error:
             raise UsageError(f"there is no network in {self}; `tdn up` makes one") from error
+
+    def require_genesis(self) -> Envelope:
+        """What began this network, sound in itself: with any other a process would wait for a log that nobody has."""
+        raw = self.genesis()
+        try:
+            return read_genesis(raw)
+        except TdnError as error:
+            raise TrustError(
+                f"{self.genesis_path} is not what an operator signed ({error.message}); bring it from the operator's home, or from a backup"
+            ) from error
 
     @property
     def network(self) -> str:
@@ -209,8 +219,8 @@ class Home:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.require_version()
         TDN.write_template(self.folder)
-        if not (self.folder / "home.json").exists():
-            (self.folder / "home.json").write_text(json.dumps({"version": HOME_VERSION}) + "\n", "utf-8")
+        if not (self.folder / home_form.FILE).exists():
+            (self.folder / home_form.FILE).write_text(json.dumps({"version": home_form.HOME_VERSION}) + "\n", "utf-8")
         for folder in (self.enrolments, self.pending, self.run):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -235,25 +245,11 @@ class Home:
 
     def version(self) -> int:
         """Which changes of the home's form it has seen, or UsageError when `home.json` does not say."""
-        path = self.folder / "home.json"
-        try:
-            version = json.loads(path.read_text("utf-8"))["version"]
-        except FileNotFoundError:
-            return 1
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f'{path} does not say of which version the home is; write {{"version": {HOME_VERSION}}}') from error
-        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-            raise UsageError(f"{path}: a version is a whole number")
-        return version
+        return home_form.version_of(self.folder)
 
     def require_version(self) -> None:
         """A newer home is refused, never guessed at."""
-        if (version := self.version()) > HOME_VERSION:
-            raise UsageError(
-                f"the home {self} is of version {version}; this build knows {HOME_VERSION}. Install the newer build, or name another home"
-            )
+        home_form.require_version(self.folder)
 
     def connection(self) -> ConnectionSettings:
         settings = self.settings()

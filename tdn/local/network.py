@@ -281,6 +281,9 @@ class Network:
                 if (words := self.home.reported(ended.name).get("ended")) is not None:
                     raise from_object({**words, "message": f"{ended.name} ended while starting: {words.get('message')}"})
                 raise BrokerUnavailable(f"{ended.name} ended while starting:\n{ended.tail(lines=15)}")
+            if (words := state.get("waits")) is not None and state.get("pid") == process.pid:
+                # It would wait for room without end; whoever started it is told at once.
+                raise from_object({**words, "message": f"{process.name} cannot start: {words.get('message')}"})
             if state.get("sequence", 0) > seen:
                 # It is catching up: as long as it gets on, it is waited for.
                 seen = state.get("sequence", 0)

@@ -32,7 +32,7 @@ from tdn.protocol.names import Role
 from tdn.rules import checkpoints
 from tdn.rules.state import Fact
 from tdn.snapshots import make
-from tdn.store import kept
+from tdn.store import kept, schema
 from tdn.store.search import Reader
 from tdn.trust import credentials
 
@@ -103,7 +103,7 @@ def _behind(home: Home, reader: Reader, bound: int) -> list[str]:
     guards = [
         f"guard {guard}"
         for guard in home.ids(Role.GUARD)
-        if (store := home.credentials(Role.GUARD, guard) / "store.sqlite").exists() and _position(store) < bound
+        if schema.is_made(store := home.credentials(Role.GUARD, guard) / "store.sqlite") and _position(store) < bound
     ]
     return nodes + guards
 
@@ -148,7 +148,7 @@ def _stores(home: Home) -> list[tuple[str, Path]]:
         for role in (Role.NODE, Role.GUARD)
         for name in home.ids(role)
     ]
-    return [(name, store) for name, store in found if store.exists()]
+    return [(name, store) for name, store in found if schema.is_made(store)]
 
 
 def _position(store: Path) -> int:

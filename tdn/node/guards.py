@@ -1,7 +1,8 @@
 """What a node knows of the guards: how far each is, and what each has ended.
 
-A guard says a word twice a second. While the broker does not confirm them, it allows nothing; so one that has been silent for long enough is
-*fenced*: whatever it missed, it lets nobody do.
+A guard says a word twice a second. While the broker does not confirm them, it allows nothing new; what it allowed before, its broker goes on
+remembering. So one that has been silent for long enough is *fenced* as soon as another guard has said that it closed what the silent one left behind
+(`tdn.guard.others`): whatever it missed, it lets nobody do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tdn.rules.state import State
 logger = logging.getLogger(__name__)
 
 #: A guard whose words were not confirmed for three seconds allows nothing. Twice that, for words that were on their way.
-FENCED_SECONDS = 6.0
+SILENT_SECONDS = 6.0
 #: Records whose ends are remembered, of every guard.
 _REMEMBERED = 10_000
 
@@ -33,6 +34,8 @@ _REMEMBERED = 10_000
 class _Guard:
     heard: float
     applied: int = 0
+    #: Silent guards that it has closed everything behind, by its last word.
+    cleared: frozenset[str] = frozenset()
     #: What was ended for a record, by its number.
     ended: OrderedDict[int, Mapping[str, Any]] = field(default_factory=OrderedDict)
 
@@ -71,6 +74,7 @@ class Guards:
             guard = self._known.setdefault(name.id, _Guard(self._clock()))
             guard.heard = self._clock()
             guard.applied = max(guard.applied, int(word["applied"]))
+            guard.cleared = frozenset(map(str, word.get("cleared", ())))
             for one in ([word] if "seq" in word else []) + word.get("ended", []):
                 guard.ended.setdefault(int(one["seq"]), one["cut"])
                 if len(guard.ended) > _REMEMBERED:
@@ -81,17 +85,17 @@ class Guards:
         self._news = asyncio.Event()
 
     def standing(self) -> dict[str, int]:
-        """How many guards are heard, and how many are fenced."""
-        fenced = [self._is_fenced(name) for name in self._enrolled()]
-        return {"heard": fenced.count(False), "fenced": fenced.count(True)}
+        """How many guards are heard, and how many allow nothing because they are silent."""
+        silent = [self._is_silent(name) for name in self._enrolled()]
+        return {"heard": silent.count(False), "fenced": silent.count(True)}
 
     async def applied(self, seq: int, *, within_seconds: float) -> None:
         """Return when every guard that allows anything knows a record; or when the time is up."""
-        await self._until(lambda guard: guard.applied >= seq, within_seconds)
+        await self._until(lambda name: self._is_silent(name) or self._is(name, lambda guard: guard.applied >= seq), within_seconds)
 
     async def settled(self, seq: int, *, within_seconds: float) -> Settled:
         """What was ended for a record, once every guard is done with it or fenced; or when the time is up."""
-        await self._until(lambda guard: seq in guard.ended, within_seconds)
+        await self._until(lambda name: self._is_fenced(name) or self._is(name, lambda guard: seq in guard.ended), within_seconds)
         enrolled = self._enrolled()
         done = tuple(name for name in enrolled if name in self._known and seq in self._known[name].ended)
         fenced = tuple(name for name in enrolled if name not in done and self._is_fenced(name))
@@ -109,9 +113,9 @@ class Guards:
             tuple(name for name in enrolled if name not in done and name not in fenced),
         )
 
-    async def _until(self, done: Callable[[_Guard], bool], within_seconds: float) -> None:
+    async def _until(self, done: Callable[[str], bool], within_seconds: float) -> None:
         deadline = self._clock() + within_seconds
-        while not all(self._is_fenced(name) or self._is(name, done) for name in self._enrolled()):
+        while not all(map(done, self._enrolled())):
             left = deadline - self._clock()
             if left <= 0:
                 return
@@ -125,9 +129,20 @@ class Guards:
     def _is(self, name: str, done: Callable[[_Guard], bool]) -> bool:
         return name in self._known and done(self._known[name])
 
+    def _is_silent(self, name: str) -> bool:
+        return self._clock() - self._heard(name) > SILENT_SECONDS
+
     def _is_fenced(self, name: str) -> bool:
-        heard = self._known[name].heard if name in self._known else self._since
-        return self._clock() - heard > FENCED_SECONDS
+        """By a word that came when this node, too, had heard nothing of it for so long: an earlier one may be of an earlier silence."""
+        if not self._is_silent(name):
+            return False
+        late = self._heard(name) + SILENT_SECONDS
+        others = [self._known[other] for other in self._enrolled() if other in self._known]
+        return any(name in other.cleared and other.heard > late for other in others)
+
+    def _heard(self, name: str) -> float:
+        # No earlier than this connection: over the last one nothing may have been heard for long.
+        return max(self._since, self._known[name].heard) if name in self._known else self._since
 
     def _enrolled(self) -> list[str]:
         return principals.enrolled(self._state, Role.GUARD)

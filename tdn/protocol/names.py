@@ -102,7 +102,7 @@ BETWEEN_ENTITIES = frozenset({PEERS, PEER_REPLIES})
 #: Nodes tell watchers of changes here (T29, T35). Each has a routing key of its own, so that nobody notices what it may not see.
 NOTIFICATIONS = "tdn.notifications"
 
-#: Guards say here how far they are and what they have ended. Nodes listen.
+#: Guards say here how far they are and what they have ended. Nodes listen, and the other guards.
 GUARDS = "tdn.guards"
 #: Where a guard has the brokers' majority confirm that it is with them: an exchange, and the quorum queue behind it. With several brokers only.
 MAJORITY = "tdn.majority"
@@ -182,9 +182,14 @@ def is_topic(name: str) -> bool:
     return _UUID4.fullmatch(name) is not None
 
 
-def guards_queue(node_id: str, secret: str) -> str:
-    """Where one node hears of the guards, over one connection."""
-    return f"tdn.guards.{node_id}.{secret}"
+def guards_queue(listener: str, secret: str) -> str:
+    """Where one node, or one guard, hears of the guards, over one connection."""
+    return f"{GUARDS}.{listener}.{secret}"
+
+
+def is_guards_queue(listener: str, queue: str) -> bool:
+    _, _, secret = queue.rpartition(".")
+    return is_session(secret) and queue == guards_queue(listener, secret)
 
 
 def heads_queue(node_id: str, session: str) -> str:

@@ -87,6 +87,11 @@ class RegexQuery:
     def language(self) -> str:
         return "regex"
 
+    @property
+    def instructions(self) -> int:
+        """How large it is, compiled."""
+        return int(self._compiled.programsize)
+
     def matches(self, subject: Subject) -> bool:
         return self.stands_in(descriptors.searchable(subject.descriptor).encode())
 

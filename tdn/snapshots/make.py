@@ -14,6 +14,7 @@ from tdn.errors import Absent, LogDiverged, UsageError
 from tdn.rules.state import EMPTY_HEAD, Fact
 from tdn.snapshots import file
 from tdn.snapshots.file import Title
+from tdn.store import schema
 from tdn.store.kept import needed_by_text
 from tdn.store.state_text import Place, private
 
@@ -47,7 +48,7 @@ def text_of(store: Path, seq: int) -> Path:
 
 def counted(store: Path) -> Fact | None:
     """The last checkpoint that counts, as a store knows it."""
-    if not store.is_file():
+    if not schema.is_made(store):
         return None
     with closing(_open(store)) as db:
         return _counted(db)
@@ -55,7 +56,7 @@ def counted(store: Path) -> Fact | None:
 
 def make(store: Path, to: Path) -> Made:
     """Write the snapshot of the last checkpoint that counts into a new file, private to its owner, which appears when it is whole."""
-    if not store.is_file():
+    if not schema.is_made(store):
         raise UsageError(f"there is no store {store}; a snapshot is made where a node runs, or ran")
     with closing(_open(store)) as db:
         db.execute("BEGIN")

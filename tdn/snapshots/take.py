@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from tdn import machine
 from tdn.errors import LogDiverged, TdnError, TrustError, UnknownRules, UsageError
 from tdn.protocol import jsontext, schemas
 from tdn.protocol.names import Role
@@ -83,7 +84,7 @@ def take(
     except sqlite3.IntegrityError as error:
         raise TrustError(f"{snapshot.name} holds something twice: {error}") from error
     except (OSError, sqlite3.Error) as error:
-        raise UsageError(f"the store {store} cannot be written: {error}") from error
+        raise machine.explain(error, store) or UsageError(f"the store {store} cannot be written: {error}") from error
     finally:
         _remove(fresh)
     return Taken(title.place.seq, contents.facts, contents.records, nodes)
@@ -191,7 +192,7 @@ def _fill_records(db: sqlite3.Connection, contents: Contents) -> None:
 
 def _reached(store: Path) -> int:
     """How far a store is; 0 where there is none."""
-    if not store.is_file():
+    if not schema.is_made(store):
         return 0
     try:
         with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as db:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 from tdn.errors import LogDiverged
 
@@ -163,5 +165,19 @@ def migrate(connection: sqlite3.Connection) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(MIGRATIONS):
         raise LogDiverged(f"the store is of version {version}; this build knows {len(MIGRATIONS)}; use the newer build")
-    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
-        connection.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+    if version < len(MIGRATIONS):
+        # At once, whatever the version: a new store has all of its tables or, where the disk was full, none.
+        steps = "".join(MIGRATIONS[version:])
+        connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {len(MIGRATIONS)}; COMMIT;")
+
+
+def is_made(store: Path) -> bool:
+    """Whether there is a store. A disk that is full when a process first starts leaves a file without tables, which is none; what cannot be read is one:
+    whoever opens it says what is wrong."""
+    if not store.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as db:
+            return bool(db.execute("PRAGMA user_version").fetchone()[0])
+    except sqlite3.Error:
+        return True

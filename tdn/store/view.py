@@ -42,6 +42,14 @@ class View(StoredFacts):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Autocommit in sqlite3's sense: transactions are ours, explicit.
         super().__init__(sqlite3.connect(path, isolation_level=None, check_same_thread=False), cached=True)
+        try:
+            self._make_ready(stores)
+        except BaseException:
+            # One that a full disk stopped halfway would hold its lock against the next try.
+            self._db.close()
+            raise
+
+    def _make_ready(self, stores: Stores) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._durable = True

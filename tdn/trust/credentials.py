@@ -29,9 +29,11 @@ class Credentials:
 def load(folder: Path, *, now: datetime | None = None) -> Credentials:
     """Read a folder of credentials. What is wrong with them is said here, with what to do, before the broker does it vaguely."""
     roots = load_roots(folder / "trust.pem")
+    reading = "key.pem"
     try:
-        key = serialization.load_pem_private_key(read_private(folder / "key.pem"), password=None)
-        chain = x509.load_pem_x509_certificates((folder / "cert.pem").read_bytes())
+        key = serialization.load_pem_private_key(read_private(folder / reading), password=None)
+        reading = "cert.pem"
+        chain = x509.load_pem_x509_certificates((folder / reading).read_bytes())
     except FileNotFoundError as error:
         raise TrustError(
             f"no credentials in {folder}: {Path(error.filename).name} is missing; `tdn ca issue NAME` makes them"
@@ -41,7 +43,7 @@ def load(folder: Path, *, now: datetime | None = None) -> Credentials:
     except (ValueError, TypeError) as error:
         # What the library says is for who wrote the file: of PEM's framing, with an address of its own questions and answers.
         raise TrustError(
-            f"key.pem or cert.pem in {folder} is no unencrypted PEM file; `tdn ca issue NAME` makes others (a node: `--node`, a guard: `--role guard`)"
+            f"{folder / reading} is no unencrypted PEM file; `tdn ca issue NAME` makes others (a node: `--node`, a guard: `--role guard`)"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise TrustError(f"the key in {folder} is not P-256")

@@ -219,6 +219,7 @@ async def _discovers(client: EntityClient, query: str, uuid: str) -> bool:
     return [topic.uuid async for topic in client.discover(query)] == [uuid]
 
 
+@pytest.mark.slow
 async def test_all_nodes_are_down_while_advertisements_are_sent(mortal: LiveNetwork, connect: Connect, tmp_path: Path) -> None:
     """T22: exit 3 and `queued`; when nodes are back the topics are there, and the same command gives the receipt."""
     folder = mortal.entity()
@@ -275,7 +276,7 @@ async def _located(client: EntityClient, expected: set[str]) -> bool:
     return {node.id async for node in client.locate()} == expected
 
 
-@pytest.mark.parametrize("way", ["in order", "kill -9"])
+@pytest.mark.parametrize("way", [pytest.param("in order", marks=pytest.mark.slow), "kill -9"])
 async def test_broker_restart_under_load(mortal: LiveNetwork, connect: Connect, tmp_path: Path, way: str) -> None:
     """T22: clients, guard and nodes come back by themselves; what was acknowledged before is there, and nothing is there twice."""
     clients = [await connect(mortal, timeout=60) for _ in range(3)]

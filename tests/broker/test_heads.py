@@ -118,10 +118,16 @@ def losing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Losing]:
     try:
         live.issue_nodes({"n1": QUICK, "n2": QUICK})
         live.up()
-        losing.remember()
         yield losing
     finally:
         live.end()
+
+
+@pytest.fixture(scope="module")
+def remembered(losing: Losing) -> Losing:
+    """The same, with a state to fall back to. It takes another start, which only those pay for who need it."""
+    losing.remember()
+    return losing
 
 
 def is_live(state: Any, uuid: str) -> bool:
@@ -129,9 +135,10 @@ def is_live(state: Any, uuid: str) -> bool:
     return fact is not None and fact["state"] == "live"
 
 
-async def test_the_end_of_the_log_is_put_back(losing: Losing, connect: Connect, tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_the_end_of_the_log_is_put_back(remembered: Losing, connect: Connect, tmp_path: Path) -> None:
     """T22: the broker lost what one node alone has acknowledged; all was killed. It is in the log again, with its numbers and heads."""
-    live = losing.live
+    losing, live = remembered, remembered.live
     client = await connect(live, timeout=40)
     both = await client.create(path("lost/both have it"))
     await until(lambda: live.fact("topic", both.uuid, "n2"), "n2 to have it")
@@ -176,9 +183,9 @@ async def test_all_of_the_log_is_put_back(losing: Losing, connect: Connect, tmp_
 
 
 @pytest.mark.skipif(not LONG, reason="half a minute; `make chaos` runs it, and tests/unit/node/test_heads.py simulates it")
-async def test_what_only_a_guard_has_is_put_back(losing: Losing, connect: Connect, tmp_path: Path) -> None:
+async def test_what_only_a_guard_has_is_put_back(remembered: Losing, connect: Connect, tmp_path: Path) -> None:
     """T22: broker and nodes lost it; the guard, which does not append, has it, and a node puts it back. Until then nobody is let in."""
-    live = losing.live
+    losing, live = remembered, remembered.live
     client = await connect(live, timeout=40)
     topic = await client.create(path("only a guard"))
     await until(lambda: losing.has(Role.GUARD, "g1", topic.uuid), "the guard to have it")
@@ -196,9 +203,10 @@ async def test_what_only_a_guard_has_is_put_back(losing: Losing, connect: Connec
     assert {seq: now[seq] for seq in acknowledged} == acknowledged
 
 
-async def test_a_store_that_others_went_on_without(losing: Losing, connect: Connect, tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_a_store_that_others_went_on_without(remembered: Losing, connect: Connect, tmp_path: Path) -> None:
     """T22: the only one that has what was lost comes when the others have gone on: it stops, says so, and the others serve."""
-    live = losing.live
+    losing, live = remembered, remembered.live
     client = await connect(live, timeout=40)
     lost = await client.create(path("left behind"))
     await until(lambda: live.fact("topic", lost.uuid, "n2"), "n2 to have it")

@@ -23,6 +23,7 @@ from tests.live import LiveNetwork, compare_states, until
 pytestmark = pytest.mark.broker
 
 
+@pytest.mark.slow
 async def test_kill_in_the_middle_of_load(mortal: LiveNetwork, connect: Connect, tmp_path: Path) -> None:
     """T22: a node killed under load continues where it was, and ends with the same log and state as the other."""
     clients = [await connect(mortal, timeout=60) for _ in range(3)]
@@ -50,6 +51,7 @@ async def test_kill_in_the_middle_of_load(mortal: LiveNetwork, connect: Connect,
     state.close()
 
 
+@pytest.mark.slow
 async def test_a_third_node_replays_from_nothing(mortal: LiveNetwork, connect: Connect, tmp_path: Path) -> None:
     """T10: a new node reads the whole log and has the same head and digest as the others; then it serves what they serve."""
     client = await connect(mortal)

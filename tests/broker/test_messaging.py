@@ -352,6 +352,7 @@ async def test_cut_connections(live: LiveNetwork, connect: Connect) -> None:
         assert sorted(map(int, reader.bodies)) == list(range(3001))
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 async def test_broker_restart(mortal: LiveNetwork, connect: Connect) -> None:
     """T22: what was confirmed is there after the broker was killed, and both sides go on by themselves."""

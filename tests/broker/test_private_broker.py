@@ -15,7 +15,7 @@ import pika
 import pika.exceptions
 import pytest
 
-from tdn.errors import BrokerUnavailable
+from tdn.errors import BrokerUnavailable, UsageError
 from tdn.local.broker import VIRTUAL_HOST, BrokerTls, PrivateBroker
 from tests.one_broker import ALICE, Authority, OneBroker, StandInGuard, client_context, connect, make_broker
 
@@ -161,6 +161,7 @@ def test_listens_on_loopback_only(network: OneBroker) -> None:
     assert listening == mine
 
 
+@pytest.mark.slow
 def test_two_side_by_side_restart_and_stop(network: OneBroker, tmp_path: Path) -> None:
     """A second broker of the same name; its durable queue outlives a restart; neither stop nor kill leaves
     a process."""
@@ -209,7 +210,7 @@ def test_failed_start_says_why_and_leaves_nothing(network: OneBroker, tmp_path: 
     taken = make_broker(tmp_path / "taken", network.authority, network.guard.port)
     with (
         socket.create_server(("127.0.0.1", taken.ports.amqps)),
-        pytest.raises(BrokerUnavailable, match="in use"),
+        pytest.raises(UsageError, match="is in use by another program; end that one, or run `tdn up` again"),
     ):
         taken.start()
     assert processes_of(taken.folder) == []

@@ -475,9 +475,12 @@ async def test_a_guard_is_killed(mortal: LiveNetwork, connect: Connect, memory: 
         undisturbed = Undisturbed(innocent)
         await asyncio.to_thread(mortal.network.start_one, Role.GUARD, "g1")
         revocation = await revoking
+        assert ((*revocation.guards, *revocation.unconfirmed), revocation.fenced) == (("g1",), ())
+        if revocation.unconfirmed:
+            # On a busy machine it may take longer to start than it is waited for. Then it is named, since no other guard can end what the broker
+            # remembers, and the end comes when it is there.
+            await publisher.is_refused()
         await nothing_since(time.monotonic(), publisher, owner, uuid, reader)
-        # On a busy machine it may take longer to start than it is waited for; it is named then, and allows nothing meanwhile.
-        assert (revocation.guards or revocation.fenced, revocation.unconfirmed) == (("g1",), ())
         await innocent.publishes(20)
         if memory == "kept":
             await undisturbed.check()
@@ -524,19 +527,25 @@ async def test_a_guard_hangs(mortal: LiveNetwork, connect: Connect) -> None:
 
 @pytest.mark.chaos
 async def test_one_of_two_guards_is_gone(mortal: LiveNetwork, connect: Connect, tmp_path: Path) -> None:
-    """T21: the receipt names who has done it, and who is silent and therefore allows nothing; never both."""
-    owner, friend = await meet(mortal, connect, 2)
+    """T21: the receipt names who has done it, and who is silent and therefore allows nothing; never both. The broker asks the first alone, so
+    its publishers notice nothing of the second's end (tests/broker/test_cluster.py has one that is asked)."""
+    owner, friend, other = await meet(mortal, connect, 3)
     uuid = await topic(owner)
     grants = [await grant(owner, PUBLISH, uuid, friend) for _ in range(3)]
-    async with _second_guard(mortal, tmp_path) as second:
+    await grant(owner, PUBLISH, uuid, other)
+    async with _second_guard(mortal, tmp_path) as second, stubborn(mortal, folder_of(other), uuid) as innocent:
         async with second():
             assert (await owner.grants.revoke(grants[0])).guards == ("g1", "g2")
+            # A new guard has closed everything.
+            await innocent.publishes(20)
+            undisturbed = Undisturbed(innocent)
         revocation = await owner.grants.revoke(grants[1])
         assert (revocation.guards, revocation.fenced, revocation.unconfirmed) == (("g1",), ("g2",), ())
         assert 2000 < revocation.milliseconds < 8000
         async with second():
             revocation = await owner.grants.revoke(grants[2])
             assert (revocation.guards, revocation.fenced, revocation.unconfirmed) == (("g1", "g2"), (), ())
+        await undisturbed.check()
 
 
 @contextlib.asynccontextmanager
@@ -581,6 +590,7 @@ async def _second_guard(network: LiveNetwork, scratch: Path) -> AsyncIterator[An
         (network.home.enrolments / "guard-g2.jws").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 async def test_a_node_dies_before_the_receipt(mortal: LiveNetwork, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """T22: revoked in the log, not answered, and its node is gone: the next one finds the outcome and answers with the same record."""

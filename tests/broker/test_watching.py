@@ -738,6 +738,7 @@ async def test_nobody_else_hears(live: LiveNetwork, connect: Connect, raw: RawEn
 # --- faults --------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 async def test_a_node_dies_between_deciding_and_telling(
     mortal: LiveNetwork, connect: Connect, follow: Follow, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from tdn.local.network import Network
 from tdn.node import changes
 from tdn.node.intake import Intake
 from tdn.protocol.names import Role
-from tdn.rules import apply
+from tdn.rules import apply, hierarchy
 
 #: How long a node that acknowledges too early takes to begin its work, as a busy one does. A kill falls into it sooner or later.
 _BUSY_SECONDS = 0.3
@@ -56,9 +56,18 @@ def acknowledge_too_early() -> None:
     Intake._finish = finish_early  # type: ignore[method-assign]
 
 
+def register_without_limits() -> None:
+    """A child is registered however many there are already, and however deep."""
+
+    def room(*_: Any) -> None: ...
+
+    hierarchy._require_room = room  # type: ignore[assignment]
+
+
 DEFECTS: dict[str, Callable[[], None]] = {
     "no-deduplication": forget_what_was_decided,
     "early-acknowledgement": acknowledge_too_early,
+    "no-limits": register_without_limits,
 }
 
 

@@ -8,14 +8,15 @@ import base64
 import contextlib
 import json
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tdn.protocol.times import parse_time
-from tests.unit.rules.tree_model import COLLECTION, LIVE, Model, Thing, Told, decode
+from tests.chaos.limits import Accepted
+from tests.unit.rules.tree_model import Model, Told, decode
 
 #: Records that are no request of an entity about trees.
 _OTHERS = ("genesis", "enrol", "hello", "rules", "revoke", "tick")
@@ -115,10 +116,14 @@ def payload_of(token: bytes | str) -> dict[str, Any]:
 
 
 def replay(log: Log) -> tuple[Model, list[str]]:
-    """The model after the log, and where the two disagree: an outcome that is not right, or a limit that is exceeded at some record."""
-    model, wrong = Model(), []
+    """The model after the log, and where the two disagree: an outcome that is not right; and every limit that is exceeded at some record, by what
+    the log says was accepted."""
+    model, accepted, wrong = Model(), Accepted(), []
     for entry in log.entries:
-        wrong += [f"record {entry.seq} ({entry.kind}): {what}" for what in _replay_one(model, entry)]
+        found = [*_replay_one(model, entry)]
+        if entry.status == "accepted" and entry.kind in (*_OF_TREES, "tick"):
+            found += accepted.take(entry.raw, entry.kind, entry.outcome["receipt"], model.time)
+        wrong += [f"record {entry.seq} ({entry.kind}): {what}" for what in found]
     return model, wrong
 
 
@@ -145,8 +150,6 @@ def _replay_one(model: Model, entry: Entry) -> Iterator[str]:
                 yield f"the receipt says {name} {receipt.get(name)}; it is {value}"
         if "cut" in receipt and "cut" not in verdict.fixed:
             yield "the receipt says that the lifetime was cut; it was not"
-    if entry.status == "accepted":
-        yield from _exceeded(model)
 
 
 def _out_of_its_time(model: Model, raw: bytes) -> bool:
@@ -154,53 +157,6 @@ def _out_of_its_time(model: Model, raw: bytes) -> bool:
     header, record, _ = decode(raw)
     at = parse_time(record["at"])
     return any(not one.issued <= at <= one.expires for one in model.principals.values() if one.thumbprint == header.thumbprint)
-
-
-def _exceeded(model: Model) -> Iterator[str]:
-    """Every limit that does not hold now, looked for from above, whatever the model thought when it let something in."""
-    live = {uuid: thing for uuid, thing in model.things.items() if thing.state == LIVE}
-    below: dict[str, list[str]] = defaultdict(list)
-    for uuid, thing in live.items():
-        if thing.parent is not None:
-            below[thing.parent].append(uuid)
-            if thing.parent not in live or live[thing.parent].expires < thing.expires:
-                yield f"{uuid} outlives its parent {thing.parent}"
-    for uuid, reserved in model.reserved.items():
-        below[reserved.parent].append(uuid)
-    for thing in live.values():
-        yield from _exceeded_in(model, thing) if thing.kind == COLLECTION else _exceeded_below(thing, below)
-
-
-def _exceeded_below(root: Thing, below: Mapping[str, list[str]]) -> Iterator[str]:
-    depth, width = root.hosting.get("max_depth"), root.hosting.get("max_width")
-    level, number = [root.uuid], 1
-    while level and (depth or width):
-        if depth and number > depth:
-            yield f"MaxDepth {depth} of {root.uuid} is exceeded by {level}"
-        for uuid in level:
-            if width and len(below.get(uuid, ())) > width:
-                yield f"MaxWidth {width} of {root.uuid} is exceeded: {uuid} has {len(below[uuid])} children"
-        level, number = [child for uuid in level for child in below.get(uuid, ())], number + 1
-
-
-def _exceeded_in(model: Model, collection: Thing) -> Iterator[str]:
-    limits = collection.gathering["limits"]
-    topics: set[str] = set()
-    level, number = {collection.uuid}, 1
-    while level:
-        held = [model.members.get(uuid, set()) for uuid in level]
-        if limits["breadth"] and max(map(len, held)) > limits["breadth"]:
-            yield f"breadth {limits['breadth']} of {collection.uuid} is exceeded"
-        if limits["depth"] and number > limits["depth"]:
-            yield f"depth {limits['depth']} of {collection.uuid} is exceeded"
-        members = set().union(*held)
-        level, number = {uuid for uuid in members if model.things[uuid].kind == COLLECTION}, number + 1
-        topics |= members - level
-        if collection.uuid in level:
-            yield f"collection {collection.uuid} is inside itself"
-            return
-    if limits["topics"] and len(topics) > limits["topics"]:
-        yield f"topics {limits['topics']} of {collection.uuid} are exceeded: {len(topics)}"
 
 
 class Checker:

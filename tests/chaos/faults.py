@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from tdn.bus.connection import HEARTBEAT_SECONDS
 from tdn.protocol.names import Name, Role
-from tests.chaos.fragile import ON_A_SMALL_DISK, WITH_ANOTHER_CLOCK, FragileNetwork
+from tests.chaos.fragile import FragileNetwork
 from tests.live import until
 
 #: How long a broker may take to serve again, on a machine that is busy.
@@ -38,6 +39,9 @@ HEAVY = ("kill all nodes", "kill a broker", "restart a broker", "pause a broker"
 SLOW = ("pause past the heartbeat",)
 #: With several brokers alone.
 OF_CLUSTERS = ("kill most brokers",)
+#: Until these are undone, nobody can be served; and these, where there is one broker and one guard.
+STOPS_ALL = ("kill all nodes", "kill most brokers")
+STOPS_THE_ONLY_ONE = ("kill the guard", "pause the guard", "kill a broker", "restart a broker", "pause a broker")
 
 
 @dataclass
@@ -48,6 +52,8 @@ class Disturbance:
     began: float
     undone: float = 0.0
     over: float = 0.0
+    #: Whether what it left was enough to serve everybody: most brokers, a guard beside each, and a node.
+    leaves_enough: bool = True
 
 
 class Faults:
@@ -56,6 +62,8 @@ class Faults:
         self._entities = entities
         self._dice = dice
         self.happened: list[Disturbance] = []
+        #: A node is killed alone, and the next with all that it has started, in turns.
+        self._kills = itertools.cycle((network.kill_alone, network.kill))
         self._ways: dict[str, Callable[[], Awaitable[None]]] = {
             "kill a node": self._kill,
             "pause a node": self._pause,
@@ -83,7 +91,8 @@ class Faults:
 
     async def one(self, kind: str) -> Disturbance:
         """Do it and undo it. Others work on meanwhile."""
-        fault = Disturbance(kind, time.monotonic())
+        stops_all = STOPS_ALL if len(self._network.brokers()) > 1 else (*STOPS_ALL, *STOPS_THE_ONLY_ONE)
+        fault = Disturbance(kind, time.monotonic(), leaves_enough=kind not in stops_all)
         self.happened.append(fault)
         await self._ways[kind]()
         fault.undone = time.monotonic()
@@ -111,9 +120,12 @@ class Faults:
     async def _start(self, node: str) -> None:
         await asyncio.to_thread(self._network.start, node)
 
+    async def _kill_one(self, node: str) -> None:
+        await asyncio.to_thread(next(self._kills), node)
+
     async def _kill(self) -> None:
         node = self._node()
-        self._network.kill(node)
+        await self._kill_one(node)
         await self._start(node)
 
     async def _stop(self) -> None:
@@ -123,7 +135,7 @@ class Faults:
 
     async def _kill_all(self) -> None:
         for node in self._network.nodes():
-            self._network.kill(node)
+            await self._kill_one(node)
         await asyncio.gather(*(self._start(node) for node in self._network.nodes()))
 
     async def _pause(self) -> None:
@@ -139,7 +151,7 @@ class Faults:
         node = self._node()
         with self._network.paused(node):
             await asyncio.sleep(self._dice.uniform(0.2, 1.0))
-            self._network.kill(node)
+            await self._kill_one(node)
         await self._start(node)
 
     # --- guards and brokers ---
@@ -204,7 +216,8 @@ class Faults:
     async def _fill(self) -> None:
         """A disk without a byte left, for long enough that the node notices; then there is room again, and it goes on by itself."""
         network = self._network
-        before = network.home.reported(f"node-{ON_A_SMALL_DISK}").get("sequence")
+        report = f"node-{network.on_a_small_disk}"
+        before = network.home.reported(report).get("sequence")
         await asyncio.to_thread(network.fill_disk)
         try:
             ends = time.monotonic() + self._dice.uniform(3.0, 6.0)
@@ -215,7 +228,7 @@ class Faults:
         finally:
             network.free_disk()
         await until(
-            lambda: (network.home.reported(f"node-{ON_A_SMALL_DISK}").get("sequence") or 0) > (before or 0),
+            lambda: (network.home.reported(report).get("sequence") or 0) > (before or 0),
             "the node to go on when its disk has room again",
             seconds=60,
         )
@@ -230,5 +243,5 @@ class Faults:
         finally:
             network.set_clock(0)
         # Before the beginning of its certificate the log takes nothing from it, so it has stopped.
-        await self._start(WITH_ANOTHER_CLOCK)
+        await self._start(network.with_another_clock)
         await until(lambda: abs(network.clock_error()) < JUMP_SECONDS / 2, "the clock to be right again", seconds=30)

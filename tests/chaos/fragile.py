@@ -1,5 +1,5 @@
 """A network that can be hurt in every way that a run needs: whoever uses it reaches the brokers through a proxy of ours, one node keeps its
-store on a disk that can be full, and one has a clock that can be wrong.
+store on a disk that can be full, and one has a clock that can be wrong. Which these are, the seed says.
 
 What this machine cannot do (mounting needs root, clocks need a C compiler) is said in `missing`, and left out.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -28,12 +29,11 @@ from tdn.protocol.names import Role
 from tdn.protocol.times import parse_time
 from tests.chaos.checker import payload_of
 from tests.chaos.proxy import Proxy
+from tests.chaos.small_disk import SmallDisk
 from tests.live import LiveNetwork
 
-#: The node whose disk can be full, how large that disk is, and the node whose clock can be wrong.
-ON_A_SMALL_DISK = "n2"
+#: How large a disk is that can be full.
 DISK_MEGABYTES = 256
-WITH_ANOTHER_CLOCK = "n1"
 
 _CLOCK_SOURCE = Path(__file__).with_name("clock.c")
 
@@ -78,13 +78,16 @@ class FragileNetwork(LiveNetwork):
 
     network: ProxiedNetwork
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, seed: int, nodes: int) -> None:
         super().__init__(folder)
         self.network = ProxiedNetwork(self.home)
+        self._count = nodes
+        #: The node whose disk can be full, and the one whose clock can be wrong.
+        self.on_a_small_disk, self.with_another_clock = random.Random(seed).sample([f"n{n}" for n in range(1, nodes + 1)], 2)
         #: What cannot be done here, and why.
         self.missing: dict[str, str] = {}
         self._clock = folder.parent / "clock-of-one-node"
-        self._disk: Path | None = None
+        self._disk: SmallDisk | None = None
         #: Names of the entities that were made here.
         self.issued: set[str] = set()
 
@@ -94,7 +97,7 @@ class FragileNetwork(LiveNetwork):
         self.home.prepare()
         self._mount()
         self._wind_up()
-        super().up(nodes, brokers)
+        super().up(nodes or self._count, brokers)
 
     def end(self) -> None:
         try:
@@ -103,7 +106,7 @@ class FragileNetwork(LiveNetwork):
             if self.network.proxy is not None:
                 self.network.proxy.close()
             if self._disk is not None:
-                subprocess.run(["umount", str(self._disk)], check=True, capture_output=True)
+                self._disk.unmount()
 
     @property
     def proxy(self) -> Proxy:
@@ -146,36 +149,27 @@ class FragileNetwork(LiveNetwork):
     # --- a disk that can be full ---
 
     def _mount(self) -> None:
-        folder = self.home.credentials(Role.NODE, ON_A_SMALL_DISK)
+        folder = self.home.credentials(Role.NODE, self.on_a_small_disk)
         folder.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m,mode=700", "tdn-chaos", str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode == 0:
-            self._disk = folder
+        disk = SmallDisk(folder, DISK_MEGABYTES)
+        if disk.missing is None:
+            self._disk = disk
         else:
-            self.missing["fill the disk"] = done.stderr.strip() or "mount is not possible"
+            self.missing["fill the disk"] = disk.missing
 
     def fill_disk(self) -> None:
         """Take every byte that is free on the disk of one node, now and as long as it is full."""
         assert self._disk is not None
-        with (self._disk / "ballast").open("ab", buffering=0) as ballast:
-            for size in (1 << 20, 4096):
-                with contextlib.suppress(OSError):
-                    while True:
-                        ballast.write(bytes(size))
+        self._disk.fill()
 
     def free_disk(self) -> None:
         assert self._disk is not None
-        (self._disk / "ballast").unlink(missing_ok=True)
+        self._disk.free()
 
     @property
     def disk_is_full(self) -> bool:
         assert self._disk is not None
-        return shutil.disk_usage(self._disk).free == 0
+        return self._disk.full
 
     # --- a clock that can be wrong ---
 
@@ -185,7 +179,7 @@ class FragileNetwork(LiveNetwork):
             self.missing["jump of a clock"] = "there is no C compiler; `deploy/setup.sh chaos` installs one"
             return
         self.set_clock(0)
-        self.network.environments[WITH_ANOTHER_CLOCK] = {"LD_PRELOAD": str(library), "TDN_CHAOS_CLOCK": str(self._clock)}
+        self.network.environments[self.with_another_clock] = {"LD_PRELOAD": str(library), "TDN_CHAOS_CLOCK": str(self._clock)}
 
     def set_clock(self, seconds: int) -> None:
         """Have the clock of one node wrong by so much, at once."""
@@ -195,10 +189,10 @@ class FragileNetwork(LiveNetwork):
 
     def clock_error(self) -> float:
         """By how many seconds that node's clock is wrong, as its last tick in the log says."""
-        path = self.home.store(next(node for node in self.nodes() if node not in (WITH_ANOTHER_CLOCK, ON_A_SMALL_DISK)))
+        path = self.home.store(next(node for node in self.nodes() if node not in (self.with_another_clock, self.on_a_small_disk)))
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
             newest = store.execute("SELECT raw FROM records WHERE kind IN ('tick', 'void') ORDER BY seq DESC LIMIT 40").fetchall()
         # By a clock at which its certificate does not hold yet, they are void, and it stops.
         records = [payload_of(raw) for (raw,) in newest]
-        last = next((record for record in records if record["node"] == WITH_ANOTHER_CLOCK), None)
+        last = next((record for record in records if record["node"] == self.with_another_clock), None)
         return parse_time(last["at"]).timestamp() - time.time() if last is not None else 0.0

@@ -6,7 +6,7 @@ import json
 import os
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,10 @@ from tests.chaos.checker import Checker
 from tests.chaos.faults import Disturbance, Faults
 from tests.chaos.race import Race
 from tests.chaos.traffic import Trading
+
+#: What is asked for all the time; and for how long at most nobody may get it. On a quiet machine it is a few seconds; ours may be busy.
+SERVICES = ("change", "discover", "publish")
+STANDSTILL_SECONDS = 20.0
 
 
 def without_service(fault: Disturbance, served: Sequence[float]) -> float:
@@ -26,12 +30,21 @@ def without_service(fault: Disturbance, served: Sequence[float]) -> float:
     return max((later - earlier for earlier, later in pairwise(moments)), default=0.0)
 
 
+def stood_still(happened: Sequence[Disturbance], served: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Faults that left enough to serve everybody, and during which nobody at all was served for too long (T22)."""
+    ordered = {what: sorted(moments) for what, moments in served.items()}
+    for fault in happened:
+        for what in SERVICES if fault.leaves_enough else ():
+            if (seconds := without_service(fault, ordered.get(what, ()))) > STANDSTILL_SECONDS:
+                yield f"nobody was served ({what}) for {seconds:.1f} s: {fault.kind}"
+
+
 def longest(faults: Faults, served: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
     """By fault and by what was asked for, the longest time without it."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     ordered = {what: sorted(moments) for what, moments in served.items()}
     for fault in faults.happened:
-        for what in ("change", "discover", "publish"):
+        for what in SERVICES:
             found[fault.kind][what] = max(found[fault.kind][what], without_service(fault, ordered.get(what, ())))
     return {kind: dict(times) for kind, times in found.items()}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from entity_client import path
 from tests.chaos.broken_node import BrokenNetwork
 from tests.chaos.checker import Checker, Violations
 from tests.chaos.race import Race
@@ -72,3 +73,17 @@ async def test_checker_finds_early_acknowledgement(begin: Begin, network: LiveNe
     with pytest.raises(Violations) as found:
         Checker(race.stores(tmp_path / "stores")).check(race.books.sent.values())
     assert all("was taken by the broker and is lost" in what for what in found.value.found)
+
+
+async def test_checker_finds_missing_limits(begin: Begin, network: LiveNetwork, tmp_path: Path) -> None:
+    """T22, T25: of a build that lets in one child too many after the other, the checker names the limits."""
+    race = await begin("no-limits")
+    # The racers' own children end within seconds: whether they meet is chance.
+    async with await network.client(timeout=60) as crowding:
+        for _ in range(4):
+            await crowding.create(path("race/child"), parent=race.world.narrow)
+    await race.go_on("the crowd")
+    await race.finish(patience=20)
+    with pytest.raises(Violations) as found:
+        Checker(race.stores(tmp_path / "stores")).check(race.books.sent.values())
+    assert any(f"MaxWidth 3 of {race.world.narrow} is exceeded" in what for what in found.value.found)

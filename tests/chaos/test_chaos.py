@@ -23,7 +23,7 @@ from tests.chaos.checker import Checker, Violations
 from tests.chaos.faults import Disturbance, Faults
 from tests.chaos.fragile import FragileNetwork
 from tests.chaos.race import Race
-from tests.chaos.report import figures, report
+from tests.chaos.report import figures, report, stood_still
 from tests.chaos.traffic import WORD, Trading
 from tests.chaos.traffic_checker import incomplete, left_queues
 from tests.live import compare_states, processes_of
@@ -36,8 +36,8 @@ BROKERS = int(os.environ.get("TDN_CHAOS_BROKERS", "3" if LONG else "1"))
 #: Those who race for places in trees, and those who give rights and end them.
 RACERS = 12 if LONG else 4
 OWNERS = 3 if LONG else 2
-#: The others have tests of their own in tests/broker/test_faults.py, or take too long for every day.
-SHORT = ("kill a node", "kill the guard", "cut connections", "fill the disk", "jump of a clock", "kill a broker")
+#: The others have tests of their own, in tests/broker/test_faults.py and tests/cli/test_doctor.py, or take too long for every day.
+SHORT = ("kill a node", "kill the guard", "cut connections", "kill a broker")
 
 pytestmark = [
     pytest.mark.broker,
@@ -48,9 +48,9 @@ pytestmark = [
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[FragileNetwork]:
-    network = FragileNetwork(tmp_path / "home")
+    network = FragileNetwork(tmp_path / "home", seed=SEED, nodes=NODES)
     try:
-        network.up(nodes=NODES, brokers=BROKERS)
+        network.up(brokers=BROKERS)
         yield network
     finally:
         network.end()
@@ -75,9 +75,10 @@ async def test_nothing_is_lost_exceeded_or_leaked(
 ) -> None:
     """T18, T20, T21, T22, T24, T25, T29, T33, T35: whatever is killed, paused, cut, full or wrong meanwhile: what was acknowledged is in the
     log once and on every node, no limit is exceeded, nobody is shown, publishes or reads what it may not, every watcher is told everything
-    in order, and nothing is left behind."""
+    in order, nobody stands still for long while enough is left to serve everybody, and nothing is left behind."""
     with capsys.disabled():
         print(f"\nchaos: seed {SEED}, {NODES} nodes, {BROKERS} brokers", flush=True)
+        print(f"  a disk of {network.on_a_small_disk}, the clock of {network.with_another_clock}", flush=True)
         for kind, why in network.missing.items():
             print(f"  left out: {kind} ({why})", flush=True)
     began = time.monotonic()
@@ -110,7 +111,15 @@ async def test_nothing_is_lost_exceeded_or_leaked(
     await trading.close()
     await race.close()
     queues = network.manage("GET", "/queues/tdn")
-    violations += left_queues(queues, nodes=network.nodes(), entities=network.issued, feeds=feeds, held=trading.traffic.held)
+    violations += left_queues(
+        queues,
+        nodes=network.nodes(),
+        guards=network.network.guards(),
+        entities=network.issued,
+        feeds=feeds,
+        held=trading.traffic.held,
+    )
+    violations += stood_still(faults.happened, race.books.served)
     network.network.down()
     violations += [f"process {pid} was left after `tdn down`" for pid in processes_of(network.home.folder)]
     with capsys.disabled():

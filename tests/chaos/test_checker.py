@@ -12,7 +12,7 @@ import pytest
 from tdn.protocol.access import Asker
 from tests.chaos.checker import Answer, Entry, Log, Sent, _as_answered, _decided_once, _same_everywhere
 from tests.chaos.faults import Disturbance
-from tests.chaos.report import without_service
+from tests.chaos.report import stood_still, without_service
 from tests.chaos.traffic_checker import PUBLISH, SUBSCRIBE, Got, Held, Message, Shown, Traffic, incomplete, left_queues
 from tests.unit.rules.tree_model import LIVE, TOPIC, WITHDRAWN, Model, Thing
 
@@ -66,6 +66,18 @@ def taken_too_early(traffic: Traffic) -> None:
     traffic.got.append(Got("dora", OPEN, "m3", 5.3))
 
 
+def given_unconfirmed(traffic: Traffic) -> None:
+    """The confirmation was lost on its way."""
+    traffic.messages["m3"] = Message("m3", OPEN, "bob", 5.01)
+    traffic.got.append(Got("dora", OPEN, "m3", 5.3))
+
+
+def given_before_it_was_allowed(traffic: Traffic) -> None:
+    """Confirmed late, when bob had a right already."""
+    traffic.messages["m3"] = Message("m3", OPEN, "bob", 0.5, 1.5)
+    traffic.got.append(Got("dora", OPEN, "m3", 0.9))
+
+
 def read_late(traffic: Traffic) -> None:
     traffic.messages["m3"] = Message("m3", OPEN, "alice", 6.1, 6.2)
     traffic.got += [Got("dora", OPEN, "m3", 6.3), Got("carol", OPEN, "m3", 6.3)]
@@ -99,6 +111,8 @@ FLAWS: dict[Callable[[Traffic], None], str] = {
     taken_late: "published m3 to open, 10 ms after the end was signed",
     taken_from_nobody: "mallory published m3 to open, never allowed",
     taken_too_early: "bob published m3 to open, never allowed",
+    given_unconfirmed: "published m3 to open, 10 ms after the end was signed",
+    given_before_it_was_allowed: "bob published m3 to open, never allowed",
     read_late: "carol read m3 of open without a right",
     read_by_nobody: "mallory read m1 of open without a right",
     read_what_nobody_sent: "which nobody published there",
@@ -147,6 +161,8 @@ SECRET = "a" * 32
         ("tdn.log", {}, None),
         (f"tdn.node.n1.{SECRET}", {}, None),
         (f"tdn.node.n9.{SECRET}", {}, "belongs to nobody"),
+        (f"tdn.guards.g1.{SECRET}", {}, None),
+        (f"tdn.heads.g1.{SECRET}", {}, "belongs to nobody"),
         ("amq.gen-x", {}, "belongs to nobody"),
         (f"Entity.carol.{SECRET}", {"x-expires": 1}, None),
         (f"Entity.carol.{SECRET}", {}, "would stay for ever"),
@@ -161,14 +177,15 @@ def test_queues_that_are_left(name: str, arguments: dict[str, int], found: str |
     held = [replace(right, topic=UUID) for right in sound().held]
     feeds = {(UUID, "dora", SECRET), (UUID, "carol", SECRET)}
     entities = {"alice", "bob", "carol", "dora"}
-    left = list(left_queues([{"name": name, "arguments": arguments}], nodes=["n1"], entities=entities, feeds=feeds, held=held))
+    queues = [{"name": name, "arguments": arguments}]
+    left = list(left_queues(queues, nodes=["n1"], guards=["g1"], entities=entities, feeds=feeds, held=held))
     assert [found is not None and found in one for one in left] == ([True] if found else [])
 
 
 def test_queues_of_a_connection_that_is_gone() -> None:
     """T22: a node has one queue of each kind; what its earlier connections had is gone with them."""
     queues = [{"name": f"tdn.guards.n1.{secret}", "arguments": {}} for secret in (SECRET, "b" * 32)]
-    left = list(left_queues(queues, nodes=["n1"], entities=(), feeds=(), held=()))
+    left = list(left_queues(queues, nodes=["n1"], guards=["g1"], entities=(), feeds=(), held=()))
     assert ["is one of 2" in one for one in left] == [True, True]
 
 
@@ -200,3 +217,15 @@ def test_time_without_service() -> None:
     assert without_service(fault, [9.0, 10.5, 14.0, 19.0, 21.0]) == pytest.approx(5.0)
     assert without_service(fault, [1.0, 29.0]) == pytest.approx(19.0)
     assert without_service(fault, [10.5 + step for step in range(12)]) == pytest.approx(1.0)
+
+
+def test_standing_still() -> None:
+    """T22: a fault that leaves enough brokers and nodes stops nothing for long; for one that does not, nobody is blamed."""
+    steady = [float(moment) for moment in range(90)]
+    sound = {"change": steady, "discover": steady, "publish": steady}
+    fault = Disturbance("kill a broker", began=10.0, undone=11.0, over=60.0)
+    assert list(stood_still([fault], sound)) == []
+    gap = sound | {"publish": [moment for moment in steady if not 20 < moment < 45]}
+    assert list(stood_still([fault], gap)) == ["nobody was served (publish) for 25.0 s: kill a broker"]
+    assert list(stood_still([replace(fault, leaves_enough=False)], gap)) == []
+    assert len(list(stood_still([fault], {}))) == 3, "nor is it enough that nobody asked"

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from tests.chaos.fragile import compile_clock
 from tests.chaos.proxy import Proxy
+from tests.live import processes_of
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -97,6 +98,15 @@ async def test_silence(proxy: Proxy) -> None:
     assert not ends[0].at_eof()
     ends[1].close()
     (await connect(proxy))[1].close()
+
+
+def test_processes_of_a_folder(tmp_path: Path) -> None:
+    """T22: whoever works in it is found too, whatever its environment and its words are: of a node, the processes that search."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={}, cwd=tmp_path) as process:
+        assert processes_of(tmp_path) == [process.pid]
+        assert processes_of(tmp_path / "below") == []
+        process.kill()
+    assert processes_of(tmp_path) == []
 
 
 def test_clock(tmp_path: Path) -> None:

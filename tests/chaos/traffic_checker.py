@@ -32,7 +32,7 @@ class Held:
 
 @dataclass
 class Message:
-    """A message as its publisher knows it; taken when the broker has confirmed it."""
+    """A message as its publisher knows it; taken when the broker has confirmed it, as far as its publisher was told."""
 
     id: str
     topic: str
@@ -79,12 +79,18 @@ class Traffic:
         return [held for held in self.held if (held.entity, held.right, held.topic) == (entity, right, topic)]
 
     def _published(self) -> Iterator[str]:
-        """T20, T21: the broker took nothing from who had no right, and nothing that was sent after the end of a right was signed."""
+        """T20, T21: the broker took nothing from who had no right, and nothing that was sent after the end of a right was signed. What somebody
+        was given it has taken, whether or not its publisher heard of that."""
+        given: dict[str, float] = {}
+        for got in self.got:
+            given[got.id] = min(got.at, given.get(got.id, got.at))
         for message in self.messages.values():
-            if message.taken is None:
+            moments = [moment for moment in (message.taken, given.get(message.id)) if moment is not None]
+            if not moments:
                 continue
+            taken = min(moments)
             rights = self._held_by(message.publisher, PUBLISH, message.topic)
-            if not any(held.begins <= message.taken and (held.ends is None or message.sent <= held.ends) for held in rights):
+            if not any(held.begins <= taken and (held.ends is None or message.sent <= held.ends) for held in rights):
                 late = max((message.sent - held.ends for held in rights if held.ends is not None), default=None)
                 since = f"{late * 1000:.0f} ms after the end was signed" if late is not None and late >= 0 else "never allowed"
                 yield f"unauthorised: {message.publisher} published {message.id} to {message.topic}, {since}"
@@ -139,6 +145,7 @@ def left_queues(
     queues: Sequence[Mapping[str, Any]],
     *,
     nodes: Collection[str],
+    guards: Collection[str],
     entities: Collection[str],
     feeds: Collection[tuple[str, str, str]],
     held: Iterable[Held],
@@ -148,7 +155,9 @@ def left_queues(
     `feeds` are the subscriptions in the log: subject, entity, and the queue's secret.
     """
     service = {names.LOG, names.CHANGES, names.DEAD, names.MAJORITY}
-    # What a node hears for itself lives with its connection: one of each kind, and what is more was left by a connection that is gone.
+    # What a node or a guard hears for itself lives with its connection: one of each kind, and what is more was left by a connection that is gone.
+    listening = {f"tdn.{kind}.{node}" for kind in ("node", "guards", "heads") for node in nodes}
+    listening |= {f"{names.GUARDS}.{guard}" for guard in guards}
     of_nodes = Counter(queue["name"].rpartition(".")[0] for queue in queues)
     may_read = {(right.entity, right.topic) for right in held if right.right == SUBSCRIBE and right.ends is None}
     for queue in queues:
@@ -166,7 +175,7 @@ def left_queues(
             elif name.split(".")[0] != "Operator" and name.split(".")[1] not in entities:
                 yield f"queue {name} belongs to nobody who is known"
         elif name not in service:
-            if owner not in {f"tdn.{kind}.{node}" for kind in ("node", "guards", "heads") for node in nodes}:
+            if owner not in listening:
                 yield f"queue {name} belongs to nobody"
             elif of_nodes[owner] > 1:
-                yield f"queue {name} is one of {of_nodes[owner]} of the same node"
+                yield f"queue {name} is one of {of_nodes[owner]} of the same listener"

@@ -10,23 +10,27 @@ import errno
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tdn.errors import NoRoom
+from tdn.errors import NoRoom, Refused
+from tdn.home_form import HOME_VERSION
 from tdn.local import backup
 from tdn.local.ca import CertificateAuthority
-from tdn.local.home import HOME_VERSION, Home
+from tdn.local.home import Home
 from tdn.local.network import Network
 from tdn.protocol.names import Role
+from tdn.store import schema
 from tdn.store.view import View
-from tests.live import Ran, run
+from tests.chaos.small_disk import SmallDisk
+from tests.live import Ran, run, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,17 @@ def below(name: str, section: str, text: str) -> Callable[[Home], object]:
     return write
 
 
+def garbage(name: str) -> Callable[[Home], object]:
+    return lambda home: (home.folder / name).write_bytes(bytes(range(256)))
+
+
+def turned(home: Home) -> None:
+    """One character of the signature."""
+    raw = bytearray(home.genesis_path.read_bytes().strip())
+    raw[-10] = ord("A") if raw[-10] != ord("A") else ord("B")
+    home.genesis_path.write_bytes(raw)
+
+
 def chmod(name: str, mode: int) -> Callable[[Home], object]:
     return lambda home: (home.folder / name).chmod(mode)
 
@@ -96,6 +111,12 @@ def chmod(name: str, mode: int) -> Callable[[Home], object]:
         (chmod("nodes/n1/key.pem", 0o640), 4, ("the group", "run `chmod 600 ")),
         (lambda home: os.chown(home.folder / "nodes/n1/key.pem", 12345, -1), 4, ("belongs to user 12345", "run `chown ")),
         (lambda home: (home.folder / "nodes/n1/key.pem").unlink(), 4, ("key.pem is missing", "tdn ca issue")),
+        (garbage("nodes/n1/key.pem"), 4, ("nodes/n1/key.pem is no unencrypted PEM file", "`tdn ca issue NAME` makes others")),
+        (garbage("nodes/n1/cert.pem"), 4, ("nodes/n1/cert.pem is no unencrypted PEM file",)),
+        (garbage("nodes/n1/trust.pem"), 4, ("nodes/n1/trust.pem holds no certificates",)),
+        (garbage("network/genesis.jws"), 4, ("genesis.jws is not what an operator signed", "from a backup")),
+        (lambda home: home.genesis_path.write_bytes(b""), 4, ("genesis.jws is not what an operator signed",)),
+        (turned, 4, ("genesis.jws is not what an operator signed",)),
         (
             lambda home: shutil.copy(home.folder / "guards/g1/key.pem", home.folder / "nodes/n1/key.pem"),
             4,
@@ -120,6 +141,12 @@ def chmod(name: str, mode: int) -> Callable[[Home], object]:
             "group-readable",
             "of another user",
             "no key",
+            "garbage for a key",
+            "garbage for a certificate",
+            "garbage for roots",
+            "garbage for a genesis",
+            "empty genesis",
+            "changed genesis",
         ),
         *("another key", "another CA", "expired", "of tomorrow", "newer home", "damaged store"),
     ),
@@ -142,6 +169,15 @@ def test_why_it_did_not_start_is_kept(home: Home) -> None:
     (node,) = [line for line in status.lines if line["role"] == "node"]
     assert (node["alive"], "store.sqlite is damaged" in node["why"]) == (False, True)
     assert "\nn1: the store" in run("tdn", "--home", home.folder, "status").out
+
+
+def test_a_broken_genesis_is_told_by_guard_and_doctor(home: Home) -> None:
+    turned(home)
+    ran = start(home, Role.GUARD, "g1")
+    assert (ran.code, "genesis.jws is not what an operator signed" in ran.error["message"]) == (4, True), ran.err
+    doctor = run("tdn", "--home", home.folder, "--json", "doctor")
+    (found,) = [line for line in doctor.lines if line["check"] == "certificates" and "genesis.jws is not what" in line["what"]]
+    assert (doctor.code, "from a backup" in found["do"]) == (4, True)
 
 
 @pytest.mark.parametrize("name", ["guards/g1/key.pem", "network/management-password"])
@@ -238,6 +274,80 @@ def test_no_room_for_a_broker(home: Home, monkeypatch: pytest.MonkeyPatch) -> No
         Network(home).up()
     limit = (Path(__file__).parents[2] / "broker_config" / "rabbitmq.conf").read_text("utf-8")
     assert "disk_free_limit.absolute = 200MB" in limit, "it is the broker's own"
+
+
+@pytest.fixture(params=[Role.NODE, Role.GUARD], ids=str)
+def full(home: Home, request: pytest.FixtureRequest) -> Iterator[tuple[Role, SmallDisk]]:
+    """A process that has never run, and its folder on a disk without a free byte."""
+    role: Role = request.param
+    folder = home.credentials(role, home.ids(role)[0])
+    aside = home.folder.with_name("aside")
+    shutil.copytree(folder, aside)
+    disk = SmallDisk(folder, 4)
+    if disk.missing is not None:
+        pytest.skip(f"a full disk at the start was not tried: {disk.missing}")
+    try:
+        shutil.copytree(aside, folder, dirs_exist_ok=True)
+        disk.fill()
+        assert disk.full
+        yield role, disk
+    finally:
+        disk.unmount()
+
+
+@contextlib.contextmanager
+def started(home: Home, role: Role, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process as systemd starts it: our child, so that we see how it ends."""
+    words = [sys.executable, "-m", "tdn.cli.main", "--home", str(home), str(role), "--id", home.ids(role)[0]]
+    with log.open("wb") as file:
+        process = subprocess.Popen(words, stderr=file)
+    try:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_disk_that_is_full_at_the_start(home: Home, full: tuple[Role, SmallDisk], tmp_path: Path) -> None:
+    """T22: a full disk ends nothing, at the start neither: it waits and says why, no command takes what is left there for a store, and with room it goes
+    on by itself."""
+    role, disk = full
+    who, store = f"{role}-{home.ids(role)[0]}", disk.folder / "store.sqlite"
+    with started(home, role, tmp_path / "log") as process:
+        wait_for(lambda: home.reported(who).get("why"), "it to say why it waits")
+        assert "full; free some room" in home.reported(who)["why"]
+        assert store.exists(), "there is a file, and no table in it"
+        export = run("tdn", "--home", home.folder, "--json", "archive", "export", "--to", tmp_path / "archive")
+        assert (export.code, "no node of this home has a store yet" in export.error["message"]) == (2, True)
+        snapshot = run("tdn", "--home", home.folder, "--json", "snapshot", "--to", tmp_path / "snapshot")
+        assert (snapshot.code, "no checkpoint counts yet" in snapshot.error["message"]) == (6, True)
+        findings = [line for line in run("tdn", "--home", home.folder, "--json", "doctor").lines if line["check"] == "stores"]
+        assert {line["state"] for line in findings} == {"warning"}, findings
+        assert all(line["do"] for line in findings)
+        disk.free()
+        wait_for(lambda: "waits" not in home.reported(who), "it to go on by itself")
+        assert schema.is_made(store)
+        assert process.poll() is None, "it is the same process"
+
+
+@pytest.mark.parametrize("full", [Role.NODE], indirect=True, ids=str)
+def test_a_full_disk_is_not_waited_for_when_told_to_stop(home: Home, full: tuple[Role, SmallDisk], tmp_path: Path) -> None:
+    role, _ = full
+    with started(home, role, tmp_path / "log"):
+        wait_for(lambda: "waits for room" in (tmp_path / "log").read_text(), "it to wait")
+
+
+@pytest.mark.parametrize("full", [Role.NODE], indirect=True, ids=str)
+def test_whoever_starts_it_on_a_full_disk_is_told_at_once(home: Home, full: tuple[Role, SmallDisk]) -> None:
+    role, _ = full
+    network, name = Network(home), home.ids(role)[0]
+    try:
+        with pytest.raises(Refused, match=f"{role}-{name} cannot start: the disk .*is full"):
+            network.start_one(role, name)
+    finally:
+        network.process(role, name).stop()
 
 
 def test_a_backup_onto_a_full_disk(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ def test_they_are_what_is_installed() -> None:
         ("entity", ("--as", "ada", "create", "--help"), 0),
         ("entity", ("--json", "locate"), 2),
         ("entity", ("--as", "nobody", "locate"), 4),
+        ("tdn-spark", ("--json", "search"), 2),
+        ("tdn-spark", ("--json", "query", "--index", "none", "--operator", "--string", "a"), 2),
     ],
 )
 def test_they_end_alike(command: str, words: tuple[str, ...], code: int, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_life_of_a_network(fresh: LiveNetwork, live: LiveNetwork) -> None:
 
     searching = [pid for node in fresh.nodes() for pid in fresh.searching(node)]
     assert len(searching) >= 4
+    assert set(searching) <= set(processes_of(home)), "if one were left, it would be found"
     down = tdn("down", installed=True)
     assert (down.code, down.out) == (0, "")
     assert processes_of(home) == []

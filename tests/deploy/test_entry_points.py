@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ import pytest
 import yaml
 
 from deploy import broker_files
-from tdn.local.broker import BrokerPorts, BrokerTls, PrivateBroker, find_rabbitmq
+from tdn.local.broker import REMEMBERING_BACKEND, BrokerPorts, BrokerTls, PrivateBroker, find_rabbitmq
 from tdn.local.processes import free_ports
 from tests.deploy.as_systemd import directives
 from tests.live import TICK_SECONDS, Ran, descendants, is_alive, processes_of, run, wait_for
@@ -74,8 +76,8 @@ class Place:
     broker: PrivateBroker
     guard_port: int
 
-    def home_of(self, role: str, name: str, *, at: Path) -> Path:
-        return unpack(carry(self.operator, self.folder / f"{name}.tar", f"--{role}", name), at)
+    def home_of(self, role: str, name: str, *words: str, at: Path) -> Path:
+        return unpack(carry(self.operator, self.folder / f"{name}.tar", f"--{role}", name, *words), at)
 
     def mapped(self, words: list[str], home: Path, written: str = "/var/lib/tdn") -> list[str]:
         """A file's words with this place's paths and ports."""
@@ -118,12 +120,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     for name in broker_files.FILES:
         # What was rendered for the private broker is replaced by what deploy/ ships.
         (broker.folder / name).write_text(_mapped_configuration(place, (DEPLOY / "broker" / name).read_text("utf-8")))
+    compile_module(broker.folder / "code")
     broker.start()
     try:
         yield place
     finally:
         broker.kill_hard()
         assert processes_of(folder) == []
+
+
+def compile_module(to: Path) -> None:
+    """With the words of the image, and this machine's Erlang, which is the one that its RabbitMQ runs on. Without it every login would be refused."""
+    text = re.sub(r"\\\n\s*", "", (DEPLOY / "container" / "Containerfile").read_text("utf-8"))
+    stage = text.partition(" AS broker\n")[2]
+    (source, folder), (script,) = re.findall(r"^COPY (\S+) (\S+)$", stage, re.M)[0], re.findall(r"^RUN (.*)$", stage, re.M)
+    (place,) = re.findall(r"^ENV RABBITMQ_SERVER_CODE_PATH=(\S+)$", stage, re.M)
+    here = script.replace(f"{folder}{Path(source).name}", shlex.quote(str(ROOT / source))).replace(place, shlex.quote(str(to)))
+    subprocess.run(["sh", "-ec", here], check=True)
+    assert (to / f"{REMEMBERING_BACKEND}.beam").is_file()
 
 
 def _mapped_configuration(place: Place, text: str) -> str:
@@ -263,14 +277,25 @@ def seconds(text: str) -> float:
 def test_compose_services_run_as_they_are_written(place: Place) -> None:
     guard, node = COMPOSE["services"]["guard-1"], COMPOSE["services"]["node-1"]
     guard_home = place.home_of("guard", "g1", at=place.folder / "compose" / "g1")
-    node_home = place.home_of("node", "n1", at=place.folder / "compose" / "n1")
+    (endpoint,) = free_ports(1)
+    node_home = place.home_of("node", "n1", "--endpoint", f"localhost:{endpoint}", at=place.folder / "compose" / "n1")
     assert guard["volumes"] == ["${TDN_HOMES:?see deploy/README.md}/g1:/var/lib/tdn"]
     with running(
         place,
         Command(image_command(place.mapped(guard["command"], guard_home)), guard_home, "guard-g1", seconds(guard["stop_grace_period"])),
         Command(image_command(place.mapped(node["command"], node_home)), node_home, "node-n1", seconds(node["stop_grace_period"])),
     ):
+        made = entity(place, "create", "--path", "found/without/a/broker")
+        assert made.code == 0, made.err
         assert [one["node"] for one in entity(place, "locate").lines] == ["n1"]
+        # The same entity where no broker can be reached: it knows from the node itself where that answers.
+        alone = place.folder / "alone"
+        shutil.copytree(place.operator / "entities" / "alice", alone)
+        written = (alone / "connection.toml").read_text()
+        assert "[[node]]" not in written
+        (alone / "connection.toml").write_text(written.replace(f"port = {place.broker.ports.amqps}", f"port = {free_ports(1)[0]}"))
+        found = run("entity", "--credentials", alone, "--json", "discover", "--string", "without a broker")
+        assert ([one["uuid"] for one in found.lines], "answered by node n1 without the broker" in found.err) == ([made.one["uuid"]], True), found.err
 
 
 def test_pods_run_as_they_are_written(place: Place) -> None:
@@ -346,6 +371,16 @@ def test_carrying_again_leaves_the_store_and_adds_where_it_is_observed(place: Pl
     assert (home / "nodes" / "n1" / "store.sqlite").read_text() == "kept"
     settings = (home / "nodes" / "n1" / "node.toml").read_text()
     assert tomllib.loads(settings)["observe"] == {"listen": "0.0.0.0:9464"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--node", "n1", "--endpoint", "node-1"), "'node-1' is no HOST:PORT"), (("--guard", "g1", "--endpoint", "node-1:7451"), "--endpoint goes with --node")],
+)
+def test_an_endpoint_that_is_none(place: Place, words: tuple[str, ...], said: str) -> None:
+    argv = [sys.executable, "-m", "deploy.carry", "--home", str(place.operator), *words, "--to", str(place.folder / "none.tar")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
 def test_what_is_not_there_is_told(place: Place) -> None:

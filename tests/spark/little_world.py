@@ -80,11 +80,11 @@ class World:
         return to
 
     def found(
-        self, asker: Asker | None, now: datetime, language: str, query: str, times: Times = ANY_TIME, records: int | None = None
+        self, asker: Asker | None, now: datetime, language: str, query: str | None, times: Times = ANY_TIME, records: int | None = None
     ) -> set[str]:
-        """What a live node finds that has read so many records of the log. Nobody: the operator, to whom nothing is hidden."""
+        """What a live node finds that has read so many records of the log. Nobody: the operator, to whom nothing is hidden. No query: by times alone."""
         store = self._store(records or len(self.log.records))
-        compiled = compile_query(language, query)
+        compiled = compile_query(language, query) if query is not None else None
         with closing(Reader(store, indexes=False)) as reader:
             if asker is not None:
                 page = reader.discover(Search(asker, now, compiled, times), limit=10**6)

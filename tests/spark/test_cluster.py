@@ -1,10 +1,15 @@
-"""T38 on a real cluster: a master and two workers on loopback. A worker that is killed during a job costs time and no answer; a warm session is used again."""
+"""T38 on a real cluster: a master and two workers on loopback. What `spark-submit` is given is all that executors need; a worker that is killed during a job
+costs time and no answer, and without workers nobody waits; a warm session is used again."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
+import sys
+import sysconfig
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +19,8 @@ import pytest
 from little_world import World
 
 from spark.cluster import Cluster
+from spark.index.store import Index
+from spark.places import Place
 from tdn.local.home import Home
 from tdn.protocol.access import Asker
 from tests.live import Ran, processes_of, run, wait_for
@@ -21,6 +28,7 @@ from tests.live import Ran, processes_of, run, wait_for
 pytestmark = pytest.mark.timeout(900)
 
 AT = "2027-01-01T00:09:00Z"
+DOCUMENT = Path(__file__).parents[2] / "deploy" / "spark.md"
 ASKED = {
     "trees": ("string", "tree"),
     "all": ("regex", "."),
@@ -46,19 +54,51 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(home: Home, world: World, *words: str | Path, seconds: float = 500) -> Ran:
-    trust = world.folder / "roots.pem"
-    if not trust.exists():
-        _write_roots(world, trust)
     at = next((place for place, word in enumerate(words) if word in ("index", "search", "query", "report")), None)
-    more = [] if at is None else ["--trust", trust]
-    return run("tdn-spark", "--home", home.folder, "--json", *words, *more, seconds=seconds)
+    more = [] if at is None else ["--trust", _trust(world)]
+    return run("tdn-spark", "--home", home.folder, "--json", "--timeout", "4m", *words, *more, seconds=seconds)
 
 
-def _write_roots(world: World, path: Path) -> None:
+def _trust(world: World) -> Path:
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    path.write_bytes(b"".join(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in world.roots.ders))
+    path = world.folder / "roots.pem"
+    if not path.exists():
+        path.write_bytes(b"".join(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in world.roots.ders))
+    return path
+
+
+def submitted(home: Home, world: World, folder: Path, master: str, *words: str | Path) -> Ran:
+    """`spark-submit` as deploy/spark.md has it, with a Python that has what we depend on and nothing of ours, for the driver and for executors."""
+    documented = DOCUMENT.read_text("utf-8")
+    assert "python -m spark.package tdn-code.zip" in documented
+    program = re.search(r"`run\.py`: `(.*?)`", documented)
+    assert program is not None
+    (folder / "run.py").write_text(program[1] + "\n")
+    packed = subprocess.run([sys.executable, "-m", "spark.package", folder / "tdn-code.zip"], capture_output=True, text=True, check=False)
+    assert packed.returncode == 0, packed.stderr
+    # Without `site` the folder of packages is a folder like others: what an editable installation adds to the path is not added.
+    bare, packages = folder / "python", sysconfig.get_path("purelib")
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    nothing = subprocess.run([bare, "-c", "import pyarrow, tdn"], capture_output=True, text=True, env={}, cwd=folder, check=False)
+    assert "No module named 'tdn'" in nothing.stderr
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and not name.startswith(("PYSPARK", "SPARK"))}
+    settings = ["spark.driver.host=127.0.0.1", f"spark.pyspark.python={bare}", "spark.executorEnv.PYTHONPATH="]
+    argv = [Path(sys.executable).parent / "spark-submit", "--master", master, "--py-files", folder / "tdn-code.zip"]
+    argv += [word for setting in settings for word in ("--conf", setting)]
+    argv += [folder / "run.py", "--home", home.folder, "--json", *words, "--trust", _trust(world)]
+    done = subprocess.run(
+        [*map(str, argv)],
+        capture_output=True,
+        text=True,
+        env={**environment, "SPARK_HOME": f"{packages}/pyspark", "SPARK_CONF_DIR": str(Cluster(home).conf)},
+        cwd=folder,
+        timeout=500,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def matches(out: Path) -> set[tuple[str, str]]:
@@ -75,12 +115,15 @@ def expected(world: World, who: Asker | None) -> set[tuple[str, str]]:
 def test_a_cluster_and_a_worker_that_is_killed(home: Home, world: World, index: Path, tmp_path: Path) -> None:
     up = command(home, world, "cluster", "up", "--workers", "2", seconds=180)
     assert up.code == 0, up.err
+    # Executors live for seconds here, as other JVMs of tests (tests/conftest.py).
+    with (Cluster(home).conf / "spark-defaults.conf").open("a") as settings:
+        settings.write(f"spark.executor.extraJavaOptions {os.environ['SPARK_DAEMON_JAVA_OPTS']}\n")
     again = command(home, world, "cluster", "up")
-    assert (again.code, again.one["master"]) == (0, up.one["master"])
+    assert (again.code, again.one) == (0, up.one)
     assert "already running" in again.err
     assert oct((home.folder / "spark" / "secret").stat().st_mode)[-3:] == "600"
 
-    indexed = command(home, world, "index", "--archive", world.archive, "--index", index, "--master", up.one["master"])
+    indexed = submitted(home, world, tmp_path, up.one["master"], "index", "--archive", world.archive, "--index", index)
     assert indexed.code == 0, indexed.err
     assert (indexed.one["records"], indexed.one["rejected"]) == (len(world.raw), 0)
 
@@ -102,7 +145,7 @@ def test_a_cluster_and_a_worker_that_is_killed(home: Home, world: World, index: 
     thread = threading.Thread(target=job)
     thread.start()
     # An executor's own Python works: the job is under way.
-    executors = wait_for(lambda: _executors(home), "a task to run", seconds=240)
+    executors = wait_for(lambda: _executors(home), "a task to run", seconds=480)
     worker = Cluster(home).process("worker-1")
     killed = worker.pid
     assert killed is not None
@@ -114,6 +157,12 @@ def test_a_cluster_and_a_worker_that_is_killed(home: Home, world: World, index: 
     assert {one["id"] for one in ran.one["queries"] if "error" in one} == {"broken", "slow"}
     assert matches(tmp_path / "killed") == expected(world, None)
 
+    left = command(home, world, "cluster", "up")
+    assert (left.code, left.one) == (0, {"master": up.one["master"], "workers": 1})
+    Cluster(home).process("worker-2").kill_hard()
+    wait_for(lambda: command(home, world, "cluster", "up").one["workers"] == 0, "the master to notice")
+    idle = command(home, world, *search, "--out", tmp_path / "none", "--master", "cluster")
+    assert (idle.code, "no worker" in idle.error["message"]) == (3, True)
     assert command(home, world, "cluster", "down").code == 0
     assert processes_of(home.folder) == []
     assert "nothing was running" in command(home, world, "cluster", "down").err
@@ -138,8 +187,20 @@ def _belongs(pid: int, home: Home) -> bool:
         return False
 
 
+def _kill_an_index(home: Home, world: World, index: Path) -> None:
+    """`kill -9` of a command that has begun to write."""
+    command = Path(sys.executable).parent / "tdn-spark"
+    words = ["--home", home.folder, "index", "--archive", world.archive, "--index", index, "--master", "cluster", "--trust", _trust(world)]
+    with subprocess.Popen([command, *words], stderr=subprocess.PIPE) as indexing:
+        wait_for(lambda: (index / "tables").is_dir() or indexing.poll() is not None, "tables to be written", seconds=120)
+        indexing.kill()
+    assert indexing.returncode == -signal.SIGKILL
+    assert not (index / "commits").exists()
+
+
 def test_spark_connect(home: Home, world: World, index: Path, tmp_path: Path) -> None:
-    """A session that stays warm answers a second job without starting anew; without the cluster's secret nobody is let in."""
+    """A session that stays warm answers a second job without starting anew; without the cluster's secret nobody is let in.
+    An index whose command is killed while it is made is made whole by the next."""
     up = command(home, world, "cluster", "up", "--workers", "1", "--connect", seconds=240)
     assert up.code == 0, up.err
     indexed = command(home, world, "index", "--archive", world.archive, "--index", index, "--master", "cluster")
@@ -148,6 +209,10 @@ def test_spark_connect(home: Home, world: World, index: Path, tmp_path: Path) ->
     asked = [{"id": name, "language": language, "query": query} for name, (language, query) in ASKED.items()]
     queries.write_text("".join(json.dumps(query) + "\n" for query in asked), "utf-8")
     search = ("search", "--index", index, "--queries", queries, "--as", "kim", "--at", AT)
+    _kill_an_index(home, world, tmp_path / "again")
+    assert command(home, world, "index", "--archive", world.archive, "--index", tmp_path / "again", "--master", "cluster").code == 0
+    # What was left to the cluster of the killed one's jobs writes the same bytes.
+    assert Index(Place(tmp_path / "again")).require(world.roots) == Index(Place(index)).require(world.roots)
     warm = command(home, world, *search, "--out", tmp_path / "warm", "--master", "cluster")
     assert warm.code == 0, warm.err
     assert matches(tmp_path / "warm") == expected(world, Asker("kim", "local")) != set()

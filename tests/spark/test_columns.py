@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,6 @@ def test_every_pair_of_truths(predicate: str) -> None:
     by_columns = sql_columns.asks(query)
     assert by_columns is not None
     expected = [row for row in range(len(ROWS)) if query.matches(some.subject(row))]
-    assert by_columns(some, np.arange(len(ROWS))).tolist() == expected
+    assert by_columns(some, np.arange(len(ROWS)), math.inf).tolist() == expected
     # Of one topic at a time there are fewer than there are values, which goes another way.
-    assert [row for row in range(len(ROWS)) if len(by_columns(some, np.array([row])))] == expected
+    assert [row for row in range(len(ROWS)) if len(by_columns(some, np.array([row]), math.inf))] == expected

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -19,10 +24,12 @@ from spark.index import building
 from spark.index.building import Built, build
 from spark.index.store import Commit, Index, batch_name, commit_of
 from spark.places import Place
+from spark.search.engines import DuckTables
 from spark.tables import TABLES
 from tdn.archive import manifest, segments
 from tdn.archive.manifest import Archive
-from tdn.errors import Absent, Refused, TrustError, UsageError
+from tdn.errors import Absent, Refused, TrustError, UnknownRules, UsageError
+from tdn.rules.apply import RULES_VERSION
 from tdn.rules.state import EMPTY_HEAD
 from tdn.trust import signing
 
@@ -73,6 +80,8 @@ def test_tables_say_what_the_log_says(world: World, whole: Index) -> None:
 
 def test_the_documented_examples_run(spark: Any, world: World, whole: Index) -> None:
     """docs/spark.md, as somebody opens the tables who has read it: by DuckDB, and by Spark."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     assert whole.place.local is not None
     folder_of = (whole.place.local / "tables").joinpath
     examples = re.findall(r"```sql\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
@@ -89,9 +98,20 @@ def test_the_documented_examples_run(spark: Any, world: World, whole: Index) -> 
     assert {row[0]: row[1:] for row in depths}[world.topics["root"]] == (3, 3)
     assert {row[0]: row[1:] for row in depths}[world.topics["wide"]] == (2, 1 + len(world.children))
     assert [row[0] for row in granted] == [world.topics["held"]]
-    for name in TABLES:
-        if folder_of(name).is_dir():
-            assert spark.read.parquet(str(folder_of(name))).count() > 0
+    for name, table in TABLES.items():
+        there = folder_of(name).is_dir()
+        frame = spark.read.parquet(str(folder_of(name))) if there else spark.createDataFrame([], from_arrow_schema(table.schema))
+        frame.createOrReplaceTempView(name)
+        # What is whole is told by the names of the commits.
+        assert not there or frame.where(frame.batch.isin([commit.batch for commit in whole.commits()])).count() > 0
+    for example, rows in zip(examples, found, strict=True):
+        asked = spark.sql(example.strip().rstrip(";")).collect()
+        assert [tuple(map(_plain, row)) for row in asked] == [tuple(map(_plain, row)) for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    """A moment as Spark gives it: of UTC, without saying so."""
+    return value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) and value.tzinfo else value
 
 
 def test_incremental_is_the_same(spark: Any, world: World, whole: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +173,7 @@ def test_two_at_once(spark: Any, world: World, whole: Index) -> None:
 # --- what is bad ---
 
 
-def forge(world: World, folder: Path, change: Any) -> Path:
+def forge(world: World, folder: Path, change: Any, *, rules: int = RULES_VERSION) -> Path:
     """The archive with some of its records changed, and a manifest that a node signed over that: as if a node lied, or the log had it."""
     world.export(folder)
     archive = Archive(folder)
@@ -162,8 +182,6 @@ def forge(world: World, folder: Path, change: Any) -> Path:
     table = pq.read_table(path)
     rows = table.to_pylist()
     change(rows)
-    import pyarrow as pa
-
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
     sha256 = segments.digest_of(path)
     path.rename(archive.segments / manifest.segment_name(entry.first, entry.last, sha256))
@@ -171,7 +189,7 @@ def forge(world: World, folder: Path, change: Any) -> Path:
         world.log.net.node("n2"),
         T0 + HOUR,
         network=entry.network,
-        rules=entry.rules,
+        rules=rules,
         first=entry.first,
         last=entry.last,
         offsets=(0, 0),
@@ -246,6 +264,69 @@ def test_effects_of_another_advertisement(spark: Any, world: World, tmp_path: Pa
     assert "about another advertisement" in json.loads(row)["reason"]
 
 
+def test_records_that_cannot_be_read(spark: Any, world: World, whole: Index, tmp_path: Path) -> None:
+    """Effects that are no JSON, and values of other types than their columns': each record is rejected alone, and all others are as they were."""
+    numbers = {(outcome.kind, outcome.status): n for n, outcome in enumerate(world.log.outcomes, start=1)}
+    tick, handed, withdrawn = (numbers[kind, "accepted"] for kind in ("tick", "accept", "withdraw"))
+    renewed = numbers["renew", "accepted"]
+    bad = {handed, renewed, withdrawn}
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        def put(number: int, effects: str) -> None:
+            assert effects != rows[number - 1]["effects"]
+            rows[number - 1]["effects"] = effects
+
+        put(handed, '[["certificate","a",{"chain":')
+        put(renewed, '["certificate",1]')
+        put(withdrawn, rows[withdrawn - 1]["effects"].replace('"owner":"kim"', '"owner":5'))
+        given = next(row["seq"] for row in reversed(rows) if '"issuer":' in row["effects"] and row["seq"] not in bad)
+        put(given, re.sub(r'"issuer":"[a-z]+"', '"issuer":{"a":[1]}', rows[given - 1]["effects"]))
+        bad.add(given)
+        # A certificate that is none is not believed, which is all.
+        put(tick, '[["certificate","a",5],["certificate",[],{"chain":[7],"at":{}}]]')
+
+    archive, index = forge(world, tmp_path / "archive", change), Index(Place(tmp_path / "index"))
+    assert build(spark, Place(archive), index, world.roots).rejected == len(bad) == 4
+    found, before = contents(index), contents(whole)
+    rejected = {row["seq"]: row["reason"] for row in map(json.loads, found.pop("rejected"))}
+    assert set(rejected) == bad
+    assert "JSON" in rejected[handed]
+    assert "ArrowTypeError" in rejected[withdrawn]
+    for name, rows in found.items():
+        left_out = set() if name == "records" else {tick, *bad}
+        assert rows == [row for row in before[name] if json.loads(row)["seq"] not in left_out], name
+
+
+@pytest.mark.parametrize("what", ["doubled", "lost", "order", "moment"])
+def test_a_segment_that_a_node_signed_and_that_does_not_hold_its_records(spark: Any, world: World, tmp_path: Path, what: str) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
+        if what == "doubled":
+            rows[3] = rows[4]
+        elif what == "lost":
+            del rows[-1]
+        elif what == "order":
+            rows[3], rows[4] = rows[4], rows[3]
+        else:
+            rows[3]["at"] = 10**18
+
+    index = Index(Place(tmp_path / "index"))
+    with pytest.raises(TrustError, match="cannot be read" if what == "moment" else "does not hold records 1 to"):
+        build(spark, Place(forge(world, tmp_path / "archive", change)), index, world.roots)
+    assert index.commits() == []
+
+
+def test_unknown_rules_and_a_manifest_with_a_hole(spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index(Place(tmp_path / "index"))
+    with pytest.raises(UnknownRules, match=f"rules version {RULES_VERSION + 1}; this build"):
+        build(spark, Place(forge(world, tmp_path / "newer", list, rules=RULES_VERSION + 1)), index, world.roots)
+    monkeypatch.setattr(segments, "MOST_RECORDS", 120)
+    holed = world.export(tmp_path / "holed")
+    (holed / "manifest" / manifest.entry_name(121)).unlink()
+    with pytest.raises(TrustError, match="hole: records 121 to 240"):
+        build(spark, Place(holed), index, world.roots)
+    assert index.commits() == []
+
+
 def test_segments_and_manifests_that_are_wrong(spark: Any, world: World, whole: Index, tmp_path: Path) -> None:
     archive = world.export(tmp_path / "archive")
     index = Index(Place(tmp_path / "index"))
@@ -278,7 +359,53 @@ def test_an_index_of_another_archive(spark: Any, world: World, tmp_path: Path) -
         build(spark, Place(world.archive), index, world.roots)
 
 
-@pytest.mark.parametrize(("content", "error"), [(b"{", TrustError), (b'{"format": 2}', UsageError), (b'{"format": 1}', TrustError)])
+def test_a_damaged_index(spark: Any, world: World, whole: Index, tmp_path: Path) -> None:
+    """A file that is gone, cut, or of nobody is missed before anything is read: by readers, and by whoever would add to it."""
+    assert whole.place.local is not None
+    index = Index(Place(shutil.copytree(whole.place.local, tmp_path / "a" / ".." / "index")))
+    index.require(world.roots)
+    (path,) = (tmp_path / "index/tables/changes").rglob("*.parquet")
+    content = path.read_bytes()
+    for damage, what in (
+        (path.unlink, "is missing"),
+        (lambda: path.write_bytes(content[:-1]), "has another length"),
+        (lambda: shutil.copyfile(path, path.with_name("part-2.parquet")), "was not committed"),
+    ):
+        damage()
+        with pytest.raises(TrustError, match=f"changes/.*{what}; index the archive anew"):
+            index.require(world.roots)
+        with pytest.raises(TrustError, match=what):
+            build(spark, Place(world.archive), index, world.roots)
+        path.with_name("part-2.parquet").unlink(missing_ok=True)
+        path.write_bytes(content)
+    # The first of two commits is lost: what is left would be taken for all.
+    commits = index.require(world.roots)
+    rest = Index(Place(tmp_path / "rest"))
+    rest.commit(replace(commits[0], first=2))
+    with pytest.raises(TrustError, match="begins with record 2"):
+        rest.require(world.roots)
+    # As long as it was, and something else.
+    for broken in (bytes(len(content)), content[:20] + bytes(len(content) // 2) + content[20 + len(content) // 2 :]):
+        path.write_bytes(broken)
+        index.require(world.roots)
+        with pytest.raises(TrustError, match=r"is damaged: .*; index the archive anew"), closing(DuckTables(index, commits)) as tables:
+            tables.rows("SELECT * FROM changes")
+        with pytest.raises(TrustError, match="is damaged"), closing(DuckTables(index, commits)) as tables:
+            list(tables.batches("SELECT * FROM changes", []))
+
+
+def test_executors_that_write_elsewhere(spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of the same name on every machine is not the same folder."""
+    index = Index(Place(tmp_path / "index"))
+    monkeypatch.setattr(Index, "written", lambda self, batch: {})
+    with pytest.raises(UsageError, match="the same folder for this machine and for every executor"):
+        build(spark, Place(world.archive), index, world.roots)
+    assert index.commits() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "error"), [(b"{", TrustError), (b'{"format": 1}', UsageError), (b'{"format": 3}', UsageError), (b'{"format": 2}', TrustError)]
+)
 def test_commits_that_cannot_be_read(world: World, tmp_path: Path, content: bytes, error: type[Exception]) -> None:
     place = Place(tmp_path / "index")
     place.write(content, "commits", f"{1:020}-{9:020}.json")

@@ -16,12 +16,14 @@ ROOT = Path(__file__).parents[2]
 #: local and cli reach down to everything, as the edge does (local reads a node's policy from its file); `sample` makes signed records of its own network, and nothing below cli uses it;
 #: `snapshots` makes stores from files and files from stores; `local` trims the log, for which it reads archives and uses the guard's way to the broker;
 #: `archive` reads stores, and spark reads archives; spark's cluster is started and found like the network's own processes;
+#: `home_form` (of which version a home is) knows errors only, because an entity's command looks at it too;
 #: `machine` (what a disk or a port says when it fails) knows errors only; `doctor` looks at everything, and cli alone asks it;
 #: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node, entity_client and spark;
 #: `observe` (metrics, trails, traces) knows errors only, and is told by whoever has something to show.
 MAY_USE: dict[str, set[str]] = {
     "tdn.errors": set(),
     "tdn.machine": {"tdn.errors"},
+    "tdn.home_form": {"tdn.errors"},
     "tdn.protocol": {"tdn.errors"},
     "tdn.confined": {"tdn.errors"},
     "tdn.observe": {"tdn.errors"},
@@ -40,9 +42,9 @@ MAY_USE: dict[str, set[str]] = {
         "tdn.replica",
     },
     "entity_client": {"tdn.errors", "tdn.observe", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "tdn.confined"},
-    "entity_client.cli": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "entity_client", "tdn.cli.output"},
+    "entity_client.cli": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.queries", "tdn.bus", "entity_client", "tdn.cli.output", "tdn.home_form"},
     "tdn.archive": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store"},
-    "tdn.snapshots": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store"},
+    "tdn.snapshots": {"tdn.errors", "tdn.machine", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store"},
     "spark": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.confined", "tdn.archive"),
     },
@@ -50,11 +52,12 @@ MAY_USE: dict[str, set[str]] = {
     "spark.cli": {"tdn.errors", "tdn.protocol", "tdn.queries", "tdn.local", "tdn.cli", "tdn.cli.output", "spark", "spark.cluster"},
     "tdn.local": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"),
-        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe"),
+        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form"),
     },
     "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.archive"},
     "tdn.doctor": {
         *("tdn.errors", "tdn.machine", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.guard", "tdn.local"),
+        "tdn.home_form",
     },
     "tdn.cli.output": {"tdn.errors", "tdn.machine", "tdn.protocol"},
     "tdn.cli": {

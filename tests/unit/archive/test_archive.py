@@ -6,6 +6,7 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tdn.archive.export import Exported, export
 from tdn.archive.manifest import Archive, Entry
 from tdn.archive.segments import ArchivedRecord
 from tdn.archive.verify import verify
-from tdn.errors import Absent, LogDiverged, TdnError, TrustError, UsageError
+from tdn.errors import Absent, LogDiverged, TdnError, TrustError, UnknownRules, UsageError
 from tdn.rules.state import EMPTY_HEAD
 from tdn.sample.archive import write_archive
 from tdn.sample.network import SampleNetwork
@@ -89,6 +90,18 @@ def test_the_archive_is_the_log(made: Exporting) -> None:
     assert len(made.entries) > 3
     found = verify(made.archive, made.roots)
     assert (found.network, found.records, found.head, found.judged) == (made.net.id, last.seq, last.head, True)
+
+
+def test_each_entry_is_verified_once(made: Exporting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many segments an export adds: years of a log are hundreds."""
+    read: list[str] = []
+    read_entry = manifest.read_entry
+    monkeypatch.setattr(manifest, "read_entry", lambda token, roots, name: read.append(name) or read_entry(token, roots, name))  # type: ignore[func-returns-value]
+    made.apply()
+    made.export()
+    assert read == sorted(set(read))
+    assert len(read) > 3
+    assert made.archived() == made.logged()
 
 
 def test_incremental_and_repeated(made: Exporting) -> None:
@@ -204,21 +217,25 @@ def _rewrite(made: Exporting, change: object, *, sign_anew: bool = False) -> Non
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
     if sign_anew:
         sha256 = segments.digest_of(path)
-        token = manifest.sign(
-            made.net.node("n1"),
-            NOW,
-            network=entry.network,
-            rules=entry.rules,
-            first=entry.first,
-            last=entry.last,
-            offsets=(0, 0),
-            before=entry.before,
-            head=entry.head,
-            sha256=sha256,
-            size=path.stat().st_size,
-        )
+        token = _signed(made, replace(entry, sha256=sha256, bytes=path.stat().st_size))
         path.rename(made.archive.segments / manifest.segment_name(entry.first, entry.last, sha256))
         (made.archive.manifest / manifest.entry_name(entry.first)).write_bytes(token)
+
+
+def _signed(made: Exporting, entry: Entry) -> bytes:
+    return manifest.sign(
+        made.net.node("n1"),
+        NOW,
+        network=entry.network,
+        rules=entry.rules,
+        first=entry.first,
+        last=entry.last,
+        offsets=(0, 0),
+        before=entry.before,
+        head=entry.head,
+        sha256=entry.sha256,
+        size=entry.bytes,
+    )
 
 
 def test_a_segment_that_was_cut_short_or_changed(made: Exporting) -> None:
@@ -260,6 +277,23 @@ def test_a_segment_that_a_node_signed_and_that_is_wrong(made: Exporting, what: s
         verify(made.archive, made.roots)
     if what in ("effects", "status"):
         assert verify(made.archive, made.roots, judge=False).judged is False
+
+
+def test_moments_that_nobody_has_and_unknown_rules(made: Exporting) -> None:
+    made.apply()
+    made.export()
+    entry = made.entries[1]
+    (made.archive.manifest / manifest.entry_name(entry.first)).write_bytes(_signed(made, replace(entry, rules=99)))
+    with pytest.raises(UnknownRules, match="rules version 99"):
+        verify(made.archive, made.roots)
+
+    def change(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+        rows[3]["at"] = 10**18
+        return rows
+
+    _rewrite(made, change, sign_anew=True)
+    with pytest.raises(TrustError, match="cannot be read"):
+        verify(made.archive, made.roots, judge=False)
 
 
 def test_a_manifest_with_a_hole(made: Exporting) -> None:

@@ -18,6 +18,7 @@ import yaml
 from jsonschema.validators import validator_for
 
 from deploy import broker_files
+from tdn.local.broker import REMEMBERING_BACKEND
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted(path for path in (DEPLOY / "systemd").iterdir() if path.suffix in (".service", ".timer"))
@@ -59,7 +60,7 @@ def test_compose_names_only_what_it_defines() -> None:
 
 
 def test_each_broker_has_a_guard_on_its_own_loopback() -> None:
-    brokers = {name for name, service in COMPOSE["services"].items() if service["image"].startswith("docker.io/library/rabbitmq:4.")}
+    brokers = {name for name, service in COMPOSE["services"].items() if service["image"].startswith("tdn-broker:")}
     guards = {name: service for name, service in COMPOSE["services"].items() if "guard" in service.get("command", [])}
     assert len(brokers) == 3
     assert {service["network_mode"].removeprefix("service:") for service in guards.values()} == brokers
@@ -151,7 +152,7 @@ def test_every_setting_of_the_template_holds_in_a_pod() -> None:
     assert all(said[name] == template[name] for name in said)
     # What the operator sets, it sets only if asked.
     assert cluster["tls"] == {"secretName": "tdn-broker-tls", "caSecretName": "tdn-broker-tls", "disableNonTLSListeners": True}
-    assert said["auth_backends.1"] == "http"
+    assert said["auth_backends.1"] == REMEMBERING_BACKEND, "the plain one broke down under a thousand entities: docs/scale.md"
     assert not [name for name in said if name.startswith("auth_backends.") and name != "auth_backends.1"]
     assert said["ssl_options.fail_if_no_peer_cert"] == "true"
     assert said["auth_mechanisms.1"] == "EXTERNAL"
@@ -183,6 +184,26 @@ def test_policies_and_budgets_select_the_pods_that_are_there() -> None:
     assert named("NetworkPolicy", "nobody")["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
     # The operator labels a pod with the cluster's name.
     assert named("RabbitmqCluster", "tdn")["metadata"]["name"] == broker["app.kubernetes.io/name"]
+
+
+def test_prometheus_finds_what_the_manifests_show_and_calls_it_what_the_alerts_do() -> None:
+    read = {name: yaml.safe_load((DEPLOY / f"{name}.yml").read_text("utf-8")) for name in ("prometheus", "prometheus-kubernetes")}
+    jobs = {name: [job["job_name"] for job in one["scrape_configs"]] for name, one in read.items()}
+    assert jobs["prometheus"] == jobs["prometheus-kubernetes"] == ["tdn-node", "tdn-guard"]
+    pods = (named("StatefulSet", "tdn-node")["spec"]["template"]["spec"], named("RabbitmqCluster", "tdn")["spec"]["override"]["statefulSet"]["spec"]["template"]["spec"])
+    for job, pod in zip(read["prometheus-kubernetes"]["scrape_configs"], pods, strict=True):
+        (kept,) = [rule for rule in job["relabel_configs"] if rule.get("action") == "keep"]
+        ports = [port["name"] for one in pod["containers"] for port in one.get("ports", [])]
+        assert [name for name in ports if re.fullmatch(kept["regex"], name)] == [kept["regex"]]
+        assert [rule["target_label"] for rule in job["relabel_configs"] if rule is not kept] == ["id"]
+        assert job["kubernetes_sd_configs"][0]["namespaces"]["names"] == [named("StatefulSet", "tdn-node")["metadata"]["namespace"]]
+
+
+def test_no_panel_drops_whose_number_it_is() -> None:
+    """Certificates of two processes are two numbers, and an operator must see which one ends."""
+    board = json.loads((DEPLOY / "grafana" / "tdn.json").read_text("utf-8"))
+    (asked,) = [target["expr"] for panel in board["panels"] for target in panel.get("targets", []) if "tdn_certificate_seconds_left" in target["expr"]]
+    assert asked.startswith("min by (whose, job, id) ")
 
 
 # --- the broker's files ---
@@ -286,7 +307,37 @@ def test_the_image_takes_hashed_packages_and_runs_as_nobody_special() -> None:
 def test_both_images_of_a_manifest_are_those_that_are_built() -> None:
     version = ast.literal_eval(re.search(r"^version = (.*)$", (DEPLOY.parent / "pyproject.toml").read_text("utf-8"), re.M)[1])  # type: ignore[index]
     text = "".join(path.read_text("utf-8") for path in [*MANIFESTS, DEPLOY / "compose.yaml"])
-    assert set(re.findall(r"image: (tdn[a-z-]*:\S+)", text)) == {f"tdn:{version}", f"tdn-spark:{version}"}
+    assert set(re.findall(r"image: (tdn[a-z-]*:\S+)", text)) == {f"tdn:{version}", f"tdn-broker:{version}", f"tdn-spark:{version}"}
+
+
+def test_the_brokers_image_is_rabbitmq_with_our_module_where_it_looks_for_it() -> None:
+    """Compiled by its own Erlang. Without the module a broker refuses every login."""
+    text = (DEPLOY / "container" / "Containerfile").read_text("utf-8")
+    assert re.search(r"^ARG RABBITMQ_IMAGE=docker\.io/library/rabbitmq:4\.\d+\.\d+-management$", text, re.M)
+    stages = [number for number, (name, _) in enumerate(instructions()) if name == "FROM"]
+    (begin,) = [number for number in stages if instructions()[number][1] == "${RABBITMQ_IMAGE} AS broker"]
+    said = [one for number, one in enumerate(instructions()) if number > begin and not any(begin < stage <= number for stage in stages)]
+    assert [name for name, _ in said] == ["LABEL", "COPY", "RUN", "ENV"], "user and entry point stay RabbitMQ's"
+    copied, compiled, environment = (words for _, words in said[1:])
+    source, folder = copied.split()
+    assert (DEPLOY.parent / source).stem == REMEMBERING_BACKEND
+    place = environment.removeprefix("RABBITMQ_SERVER_CODE_PATH=")
+    assert compiled.split("&& ")[-1].split() == ["erlc", "-o", place, f"{folder}{Path(source).name}"]
+
+
+def test_entities_reach_a_node_while_no_broker_answers() -> None:
+    """In compose each node has a port of its own, the same inside and outside; in Kubernetes its name stays while it is not ready, which it is not then."""
+    for number in (1, 2, 3):
+        port = 7450 + number
+        assert COMPOSE["services"][f"node-{number}"]["ports"] == [f"${{TDN_PUBLISH:-127.0.0.1}}:{port}:{port}"]
+        assert f"--node n{number} --observe 127.0.0.1:9464 --endpoint node-{number}:{port}" in (DEPLOY / "README.md").read_text("utf-8")
+    service = named("Service", "tdn-node")["spec"]
+    assert service["publishNotReadyAddresses"] is True
+    (pod,) = named("StatefulSet", "tdn-node")["spec"]["template"]["spec"]["containers"]
+    (port,) = [one["containerPort"] for one in pod["ports"] if one["name"] == "endpoint"]
+    assert {"name": "endpoint", "port": port, "targetPort": "endpoint"} in service["ports"]
+    clients = {"namespaceSelector": {"matchLabels": {"tdn/clients": "allowed"}}}
+    assert {"ports": [{"port": port, "protocol": "TCP"}], "from": [clients]} in named("NetworkPolicy", "nodes")["spec"]["ingress"]
 
 
 # --- no secrets ---

@@ -93,6 +93,17 @@ def test_what_is_installed_is_what_is_locked() -> None:
     assert "the lock says 1.0" in wrong
 
 
+def test_what_is_installed_fits_together() -> None:
+    assert audit.check_fits() == []
+
+
+def test_our_code_passes_the_linter() -> None:
+    """Security rules among the others, over everything: it takes a second."""
+    program = Path(sys.executable).with_name("ruff")
+    done = subprocess.run([str(program), "check", "--no-cache", "."], capture_output=True, text=True, check=False, cwd=PROJECT.parent)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+
+
 def test_every_licence_was_looked_at() -> None:
     allowed, licensed = sbom.licences()
     assert audit.check_licences(read(LOCK.read_text("utf-8")), allowed=allowed, licensed=licensed) == []

@@ -21,8 +21,9 @@ from tdn.doctor.examination import examine
 from tdn.doctor.findings import Finding, State, exit_code, ok, problem, warning
 from tdn.doctor.stores import Store
 from tdn.errors import BrokerUnavailable, NoRoom, TdnError, TrustError, UsageError
+from tdn.home_form import HOME_VERSION
 from tdn.local.ca import CertificateAuthority
-from tdn.local.home import HOME_VERSION, Home
+from tdn.local.home import Home
 from tdn.local.network import Network
 from tdn.protocol.names import Role
 from tdn.store.schema import MIGRATIONS
@@ -217,6 +218,22 @@ def test_a_damaged_store(home: Home, damage: str) -> None:
     assert exit_code(found) == 4
     assert all(finding.check == "stores" and "node n1" in finding.what for finding in found)
     assert f"rm {path}*" in (found[0].do or "")
+
+
+def test_a_file_without_tables_is_no_store(home: Home) -> None:
+    """What a disk that was full at the first start leaves."""
+    for name in ("n1", "n2"):
+        home.store(name).write_bytes(b"")
+    found = findings(home)
+    assert exit_code(found) == 0
+    assert sum("has none yet" in finding.what for finding in found if finding.check == "stores") >= 2
+    assert home.furthest_store() is None
+
+
+def test_a_store_without_one_of_its_tables(home: Home) -> None:
+    with contextlib.closing(sqlite3.connect(home.store("n1"))) as db, db:
+        db.execute("DROP TABLE facts")
+    only(home, "cannot be read: no such table: facts", f"rm {home.store('n1')}*", 4)
 
 
 def test_a_store_of_a_newer_build(home: Home) -> None:

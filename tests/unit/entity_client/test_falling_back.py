@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -288,6 +289,63 @@ async def test_replies_that_are_not_believed(people: People) -> None:
 
 
 BODY = {"node": "n1", "institution": "local", "policy": {}, "network": NETWORK, "seq": 1, "peers": []}
+
+
+class Forgetful(Played):
+    """A session whose broker takes every question; what comes to a node, and what comes back, is for the test to say."""
+
+    def __init__(self, people: People, *answers: Answering) -> None:
+        super().__init__(people, broker=None, answer=None)
+        self._answers = list(answers)
+        self.ids: list[str] = []
+
+    async def _ensure(self, deadline: float) -> Any:
+        return SimpleNamespace(replies=self)
+
+    async def publish(self, exchange: str, key: str, message: bytes, *, message_id: str, **how: Any) -> None:
+        self.ids.append(message_id)
+        for answer in self._answers.pop(0)(message):
+            self._pending[self.ids[0]].put_nowait(answer)
+
+
+async def ask_node(people: People, session: Session, *, seconds: float = 20.0) -> list[Envelope]:
+    patience = Patience(seconds)
+    answers = session.ask("show", {"uuid": UUID}, people.nodes["n1"].identity, key=names.topics_key("n1"), patience=patience)
+    return [answer async for answer in answers]
+
+
+@pytest.fixture
+def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_ASK_AGAIN_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("_in_haste")
+async def test_a_question_that_was_lost_is_asked_again(people: People) -> None:
+    """T22: with its node's connection, say. It is another message, since a node answers one once; and either's answer will do."""
+    kept: list[bytes] = []
+
+    def shown(question: bytes) -> bytes:
+        return reply(people, question, "shown", {"uuid": UUID}, age=None)
+
+    def keep(question: bytes) -> list[bytes]:
+        kept.append(question)
+        return []
+
+    session = Forgetful(people, lambda question: [], lambda question: [shown(question)])
+    began = asyncio.get_running_loop().time()
+    assert [answer.kind for answer in await ask_node(people, session)] == ["shown"]
+    assert asyncio.get_running_loop().time() - began < 5, "nor is a second page waited for all the time there is"
+    assert len(set(session.ids)) == 2
+    late = Forgetful(people, keep, lambda question: [shown(kept[0]), shown(question)])
+    (answer,) = await ask_node(people, late)
+    assert answer.answers == late.ids[0], "the pages of two answers are not mixed"
+
+
+@pytest.mark.usefixtures("_in_haste")
+async def test_a_node_that_stays_silent_is_asked_ever_more_rarely(people: People) -> None:
+    session = Forgetful(people, *[lambda question: []] * 9)
+    assert await ask_node(people, session, seconds=1.0) == []
+    assert 3 <= len(session.ids) <= 5
 
 
 def test_endpoints_are_remembered(people: People, tmp_path: Path) -> None:

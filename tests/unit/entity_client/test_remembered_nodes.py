@@ -33,10 +33,14 @@ class Network:
     seen = 0
     timeout = 5.0
 
-    def __init__(self, *, about: Iterable[str], remembered: Iterable[str], troubles: Iterable[Exception] = ()) -> None:
+    def __init__(
+        self, *, about: Iterable[str], remembered: Iterable[str], troubles: Iterable[Exception] = (), cuts: int = 0
+    ) -> None:
         self.about = list(about)
         self.remembered = list(remembered)
         self.troubles = list(troubles)
+        #: How often the connection is lost in the middle of a locate.
+        self.cuts = cuts
         self.sealed_before: dict[str, Any] = {}
         self.asked: list[str] = []
         self.locates = 0
@@ -54,6 +58,9 @@ class Network:
         self.locates += 1
         for name in self.about:
             yield located(name)
+            if self.cuts:
+                self.cuts -= 1
+                raise BrokerUnavailable("the connection is gone")
 
     async def ask(self, kind: str, body: Any, identity: Any, **more: Any) -> AsyncIterator[Any]:
         self.asked.append(identity.name.id)
@@ -81,6 +88,27 @@ async def test_an_answer_that_was_lost_is_asked_for_again() -> None:
     network = Network(about=["n1"], remembered=["n1"], troubles=[BrokerUnavailable("the connection is gone")])
     looking = await discover(network)
     assert (looking.answered, looking.silent, network.asked) == ({"n1"}, set(), ["n1", "n1"])
+
+
+@pytest.mark.parametrize(
+    ("cuts", "troubles", "locates"), [(1, 0, 2), (2, 0, 3), (0, 2, 2), (0, 1, 1)], ids=["locating", "twice", "asking", "one of two"]
+)
+async def test_a_connection_that_was_lost_begins_anew(cuts: int, troubles: int, locates: int) -> None:
+    """T22: whoever locates, or has located, when its broker is killed asks everybody again over another, as long as nobody has answered."""
+    gone = [BrokerUnavailable("the connection is gone") for _ in range(troubles)]
+    network = Network(about=["n1", "n2"], remembered=[], troubles=gone, cuts=cuts)
+    looking = await discover(network)
+    assert network.locates == locates
+    assert looking.answered == ({"n1", "n2"} if locates > 1 else {"n2"})
+    assert looking.silent == ({"n1"} if locates == 1 else set())
+
+
+async def test_it_is_not_tried_without_end() -> None:
+    network = Network(about=["n1"], remembered=[], troubles=[BrokerUnavailable("the connection is gone")] * 9)
+    network.timeout = 0.7
+    with pytest.raises(BrokerUnavailable, match="the connection is gone"):
+        await discover(network)
+    assert 2 <= network.locates <= 3
 
 
 async def test_a_fault_of_ours_is_heard() -> None:

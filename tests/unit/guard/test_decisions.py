@@ -65,6 +65,9 @@ QUEUES = (
     names.LOG,
     names.node_queue("n1", SESSION),
     names.guards_queue("n1", SESSION),
+    names.guards_queue("guard", SESSION),
+    names.guards_queue("guard", "short"),
+    names.guards_queue("guard.x", SESSION),
     *FEEDS,
     *TOPICS,
     f"Feed.alice.{SESSION}",
@@ -193,7 +196,14 @@ def test_operator_is_no_more_than_an_entity(net: LittleNetwork, know: Knowledge)
 
 def test_guard_reads_the_log_and_says_how_far_it_is(net: LittleNetwork, busy: Granting, know: Knowledge) -> None:
     """T21: it reads no topic's messages and publishes to none, whatever there is."""
-    assert allowed(know, login(net.guard())) == {("queue", names.LOG, "read"), ("exchange", names.GUARDS, "write")}
+    own = names.guards_queue("guard", SESSION)
+    assert allowed(know, login(net.guard("guard"))) == {
+        ("queue", names.LOG, "read"),
+        ("exchange", names.GUARDS, "write"),
+        # It hears the other guards.
+        ("exchange", names.GUARDS, "read"),
+        *(("queue", own, permission) for permission in PERMISSIONS),
+    }
 
 
 def test_node_does_everything(net: LittleNetwork, know: Knowledge) -> None:

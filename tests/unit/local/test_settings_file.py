@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tdn.errors import UsageError
+from tdn.home_form import HOME_VERSION
 from tdn.local import guard_file
 from tdn.local.guard_file import GUARD
-from tdn.local.home import HOME_VERSION, TDN, Home
+from tdn.local.home import TDN, Home
 from tdn.local.node_file import NODE
 from tdn.local.settings_file import Address, Flag, Key, Section, SettingsFile, Whole, split_address
 

@@ -10,7 +10,7 @@ import pytest
 from little_network import LittleNetwork, Log
 
 from tdn.bus.connection import Delivery
-from tdn.node.guards import FENCED_SECONDS, Guards, Settled
+from tdn.node.guards import SILENT_SECONDS, Guards, Settled
 from tdn.trust.credentials import Credentials
 
 CUT = {"connections": ["entity:bob"], "queues": 1, "bindings": 2}
@@ -67,22 +67,62 @@ def test_a_word_about_another_record_is_not_enough(net: LittleNetwork, guards: G
     assert settled(guards, 7).unconfirmed == ("g1", "g2")
 
 
-def test_the_silent_are_fenced_and_named(net: LittleNetwork, guards: Guards, clock: Clock) -> None:
+def test_the_silent_are_fenced_once_another_guard_has_closed_what_they_left(net: LittleNetwork, guards: Guards, clock: Clock) -> None:
+    """T21: a silent guard allows nothing new, but its broker remembers what it allowed: silence alone is not enough for a receipt."""
     guards.hear(word(net.guard("g1")))
     guards.hear(word(net.guard("g2")))
-    clock.now += FENCED_SECONDS - 1
+    clock.now += SILENT_SECONDS - 1
     guards.hear(word(net.guard("g1"), seq=7, cut=CUT))
     assert settled(guards, 7).unconfirmed == ("g2",)
+    # A word from before this node calls it silent may speak of an earlier silence.
+    guards.hear(word(net.guard("g1"), cleared=["g2"]))
     clock.now += 2
+    assert settled(guards, 7).unconfirmed == ("g2",)
+    guards.hear(word(net.guard("g1")))
+    assert settled(guards, 7).unconfirmed == ("g2",)
+    guards.hear(word(net.guard("g1"), cleared=["g2"]))
     assert settled(guards, 7).fenced == ("g2",)
+    guards.hear(word(net.guard("g1")))
+    assert settled(guards, 7).unconfirmed == ("g2",), "the last word counts"
+    guards.hear(word(net.guard("g1"), cleared=["g2"]))
     guards.hear(word(net.guard("g2")))
     assert settled(guards, 7).unconfirmed == ("g2",)
 
 
-def test_one_that_was_never_heard_of_has_its_chance_first(guards: Guards, clock: Clock) -> None:
+def test_silence_is_counted_from_the_connection_on(net: LittleNetwork, guards: Guards, clock: Clock) -> None:
+    """A node that was away for long has heard nothing, which says nothing of the guards."""
+    for name in ("g1", "g2"):
+        guards.hear(word(net.guard(name)))
+    clock.now += 10 * SILENT_SECONDS
+    assert guards.standing() == {"heard": 0, "fenced": 2}
+    guards._since = clock.now
+    assert guards.standing() == {"heard": 2, "fenced": 0}
+
+
+def test_a_revoked_guards_word_fences_nobody(net: LittleNetwork, log: Log, guards: Guards, clock: Clock) -> None:
+    clock.now += SILENT_SECONDS + 1
+    guards.hear(word(net.guard("g2"), cleared=["g1"]))
+    assert settled(guards, 7).fenced == ("g1",)
+    log.put("revoke", net.revoke("guard:g2", until=net.guard("g2").identity.issued))
+    assert settled(guards, 7).unconfirmed == ("g1",)
+
+
+def test_one_that_was_never_heard_of_has_its_chance_first(net: LittleNetwork, guards: Guards, clock: Clock) -> None:
     assert settled(guards, 7).unconfirmed == ("g1", "g2")
-    clock.now += FENCED_SECONDS + 1
-    assert settled(guards, 7).fenced == ("g1", "g2")
+    clock.now += SILENT_SECONDS - 1
+    guards.hear(word(net.guard("g1"), cleared=["g2"]))
+    assert settled(guards, 7).unconfirmed == ("g1", "g2")
+    clock.now += 2
+    guards.hear(word(net.guard("g1"), cleared=["g2"]))
+    assert (settled(guards, 7).fenced, settled(guards, 7).unconfirmed) == (("g2",), ("g1",))
+
+
+def test_without_any_guard_nobody_is_fenced(net: LittleNetwork, guards: Guards, clock: Clock) -> None:
+    """Nobody is there who closes what the broker remembers, and the receipt does not say otherwise."""
+    for name in ("g1", "g2"):
+        guards.hear(word(net.guard(name)))
+    clock.now += 10 * SILENT_SECONDS
+    assert settled(guards, 7).unconfirmed == ("g1", "g2")
 
 
 def test_a_revoked_guard_is_not_waited_for(net: LittleNetwork, log: Log, guards: Guards) -> None:

@@ -321,6 +321,25 @@ def test_a_cached_reader_learns_of_writes(view: View) -> None:
     reader.close()
 
 
+def test_full_disk_at_the_first_start_leaves_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T22: all tables or none, whatever step the disk was full at; and the next try finds no lock of the last."""
+    path, connect = tmp_path / "store.sqlite", sqlite3.connect
+
+    def small(*words: Any, **how: Any) -> sqlite3.Connection:
+        db: sqlite3.Connection = connect(*words, **how)
+        db.execute("PRAGMA max_page_count = 12")
+        return db
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", small)
+        with pytest.raises(NoRoom, match="full; free some room"):
+            View(path)
+    assert path.exists()
+    assert not schema.is_made(path)
+    View(path).close()
+    assert schema.is_made(path)
+
+
 def test_full_disk_leaves_nothing(view: View) -> None:
     """T22: SQLite itself may end the transaction (disk full); the view must not go on from facts that were never committed."""
     view.apply_all(offsets(OPENING))

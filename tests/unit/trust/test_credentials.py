@@ -94,5 +94,5 @@ def test_locked_key(folder: Path, leaf: Authority) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
     )
     (folder / "key.pem").write_bytes(locked)
-    with pytest.raises(TrustError, match="no unencrypted PEM file"):
+    with pytest.raises(TrustError, match=r"key\.pem is no unencrypted PEM file"):
         credentials.load(folder, now=T0)

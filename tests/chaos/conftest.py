@@ -1,0 +1,9 @@
+"""A network in memory, of the unit tests, writes the logs that the checker is tested with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# pytest imports tests by file (importlib mode), so helper modules need a place on the path.
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "support"))
