@@ -99,7 +99,7 @@ def _index(arguments: argparse.Namespace) -> None:
     archive, index = Place(arguments.archive), Index(Place(arguments.index))
     # Before Spark is started for nothing.
     entries_of(archive, roots)
-    with _session(arguments) as (spark, progress):
+    with _session(arguments, light=True) as (spark, progress):
         built = build(spark, archive, index, roots, progress=progress)
     value = {
         "index": str(index.place),
@@ -251,7 +251,7 @@ def _folder(text: str) -> Path:
 
 
 @contextmanager
-def _session(arguments: argparse.Namespace) -> Iterator[tuple[Any, Callable[[str], None]]]:
+def _session(arguments: argparse.Namespace, *, light: bool = False) -> Iterator[tuple[Any, Callable[[str], None]]]:
     """A Spark session, and a way to say how far it is."""
     from spark.session import EXECUTOR_SECONDS, session
 
@@ -265,7 +265,7 @@ def _session(arguments: argparse.Namespace) -> Iterator[tuple[Any, Callable[[str
         cluster.settings(master)
     with _Progress() as progress:
         progress("starting Spark")
-        with session(master, executor_seconds=max(EXECUTOR_SECONDS, arguments.timeout), verbose=arguments.verbose) as spark:
+        with session(master, executor_seconds=max(EXECUTOR_SECONDS, arguments.timeout), verbose=arguments.verbose, light=light) as spark:
             progress.watch(spark)
             yield spark, progress
 

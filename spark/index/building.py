@@ -7,8 +7,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
 from spark.index.store import Commit, Index, batch_name, commit_of
-from spark.index.tasks import DONE, Batches, Portion, Segment, Work, bringing_certificates, verifying
+from spark.index.tasks import (
+    BROUGHT,
+    DONE,
+    Batches,
+    Portion,
+    Segment,
+    Work,
+    bringing_certificates,
+    following_certificates,
+    verifying,
+)
 from spark.places import Place
 from spark.tables import CERTIFICATES
 from tdn.archive.manifest import MANIFEST, SEGMENTS, Entry, read_chain, require_rules
@@ -95,11 +107,12 @@ def _batch(
     _require_files(archive, entries)
     work = Work(archive.text, index.place.text, batch_name(first, last), roots.ders, entries[0].network, _portions(entries))
     progress(f"records {first} to {last}: certificates")
-    done = _run(spark, work, bringing_certificates(work))
+    brought = _tasks(spark, work, bringing_certificates(work), BROUGHT).repartition(min(_TASKS, len(work.portions)), "seq")
+    done = _done(brought.mapInArrow(following_certificates(work), _columns(DONE)))
     known = [commit.batch for commit in commits if commit.rows[CERTIFICATES.name]]
     work = replace(work, certificates=tuple(f"batch={batch}" for batch in (*known, work.batch)))
     progress(f"records {first} to {last}: signatures")
-    done += _run(spark, work, verifying(work))
+    done += _done(_tasks(spark, work, verifying(work), DONE))
     rows: dict[str, int] = {}
     files: dict[str, int] = {}
     for row in done:
@@ -128,16 +141,25 @@ def _portions(entries: Sequence[Entry]) -> tuple[Portion, ...]:
     )
 
 
-def _run(spark: Any, work: Work, tasks: Callable[[Batches], Batches]) -> list[Any]:
-    """A task for each portion; what they say, if nothing is wrong with any."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
+def _tasks(spark: Any, work: Work, tasks: Callable[[Batches], Batches], schema: pa.Schema) -> Any:
+    """A task for each portion, and what they say."""
     count = len(work.portions)
-    done: list[Any] = spark.range(0, count, 1, count).mapInArrow(tasks, from_arrow_schema(DONE)).collect()
+    return spark.range(0, count, 1, count).mapInArrow(tasks, _columns(schema))
+
+
+def _done(frame: Any) -> list[Any]:
+    """What all tasks say, if nothing is wrong with any segment."""
+    done: list[Any] = frame.collect()
     problems = sorted(row["problem"] for row in done if row["problem"] is not None)
     if problems:
         raise TrustError(problems[0])
     return done
+
+
+def _columns(schema: pa.Schema) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
 
 
 def _until(moments: Sequence[datetime | None]) -> str:

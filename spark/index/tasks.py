@@ -1,7 +1,7 @@
 """What tasks of an index do: read some segments, and write the rows that they come to, one file of each table.
 
-A task's files are named after its first record and hold what its segments say and nothing else: a task that is done twice, because its worker was thought
-dead, writes the same rows under the same names. A file appears whole or not at all. What a task did, or what is wrong with its segments, is all that it
+A task's files are named after its first record (those of certificates after the task) and hold what the archive says and nothing else: a task that is done
+twice, because its worker was thought dead, writes the same rows under the same names. A file appears whole or not at all. What a task did, or what is wrong with its segments, is all that it
 sends back.
 """
 
@@ -36,6 +36,8 @@ Batches = Iterator[pa.RecordBatch]
 
 #: What a task sends back: how many rows of a table it wrote, into how many files, and when its last record was judged; or what is wrong.
 DONE = pa.schema([("table", pa.string()), ("rows", pa.int64()), ("files", pa.int64()), ("until", TIME), ("problem", pa.string())])
+#: What a record says that brought a certificate; or what is wrong with its segment.
+BROUGHT = pa.schema([("seq", pa.int64()), ("at", TIME), ("effects", pa.string()), ("problem", pa.string())])
 
 #: Rows in a row group, and bytes of them in memory: a reader of a few rows reads a few megabytes, and one of all holds no more than that at a time.
 _ROW_GROUP = 16_384
@@ -81,24 +83,43 @@ class Work:
 
 
 def bringing_certificates(work: Work) -> Callable[[Batches], Batches]:
-    """Tasks that write the certificates that records brought, each followed to the roots."""
+    """Tasks that look for the records which brought certificates. A log begins with most of them, so whoever follows them takes them from all tasks."""
 
-    def one(portion: Portion) -> list[dict[str, Any]]:
-        roots = roots_from_ders(work.roots)
-        parts = _Parts()
+    def one(portion: Portion) -> Batches:
         for segment in _read(work, portion, ("seq", "at", "effects")):
             bringing = segment.filter(pc.match_substring(segment["effects"], '["certificate",'))
-            rows = [row for seq, at, effects in _rows(bringing) for row in certified.in_effects(seq, at, effects, roots)]
-            parts.add({CERTIFICATES.name: rows})
-        return parts.write(work, portion)
+            yield from bringing.append_column("problem", pa.nulls(len(bringing), pa.string())).cast(BROUGHT).to_batches()
 
-    return _task(work, one)
+    return _task(work, one, BROUGHT)
+
+
+def following_certificates(work: Work) -> Callable[[Batches], Batches]:
+    """Tasks that follow each certificate to the roots, and write those that lead there. Which records a task gets follows from their numbers."""
+
+    def run(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101  # for mypy: only tasks run this
+        roots = roots_from_ders(work.roots)
+        parts = _Parts()
+        try:
+            for batch in batches:
+                brought = pa.Table.from_batches([batch])
+                yield _told({"problem": problem} for problem in brought["problem"].drop_null().to_pylist())
+                sound = brought.filter(pc.is_null(brought["problem"])).drop_columns("problem")
+                parts.add({CERTIFICATES.name: [row for seq, at, effects in _rows(sound) for row in certified.in_effects(seq, at, effects, roots)]})
+            yield _told(parts.write(work, context.partitionId()))
+        except TdnError as error:
+            yield _told([{"problem": error.message}])
+
+    return run
 
 
 def verifying(work: Work) -> Callable[[Batches], Batches]:
     """Tasks that verify every record and write its rows."""
 
-    def one(portion: Portion) -> list[dict[str, Any]]:
+    def one(portion: Portion) -> Batches:
         signing.remember(0)
         trust = Trust(_roots(work.roots), _known(work.run, work.index, work.certificates), work.network)
         parts = _Parts()
@@ -108,9 +129,9 @@ def verifying(work: Work) -> Callable[[Batches], Batches]:
             for start in range(0, segment.num_rows, _AT_ONCE):
                 with _uncollected():
                     _add(parts, segment.slice(start, _AT_ONCE), trust)
-        return [{**told, "until": until} for told in parts.write(work, portion)]
+        yield _told({**told, "until": until} for told in parts.write(work, portion.first))
 
-    return _task(work, one)
+    return _task(work, one, DONE)
 
 
 def _add(parts: _Parts, records: pa.Table, trust: Trust) -> None:
@@ -146,19 +167,22 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _task(work: Work, one: Callable[[Portion], list[dict[str, Any]]]) -> Callable[[Batches], Batches]:
-    """Numbers of portions in, what was done with each out. What is wrong with a segment is told, since Spark would show it as a traceback."""
+def _task(work: Work, one: Callable[[Portion], Batches], schema: pa.Schema) -> Callable[[Batches], Batches]:
+    """Numbers of portions in, what comes of each out. What is wrong with a segment is told, since Spark would show it as a traceback."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
-                    told = one(work.portions[number])
+                    yield from one(work.portions[number])
                 except TdnError as error:
-                    told = [{"problem": error.message}]
-                yield pa.RecordBatch.from_pylist(told, schema=DONE)
+                    yield pa.RecordBatch.from_pylist([{"problem": error.message}], schema=schema)
 
     return run
+
+
+def _told(rows: Iterable[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(rows), schema=DONE)
 
 
 def _read(work: Work, portion: Portion, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -224,8 +248,8 @@ class _Parts:
         for name, table in made.items():
             self._tables.setdefault(name, []).append(table)
 
-    def write(self, work: Work, portion: Portion) -> list[dict[str, Any]]:
-        """Each table as a file, ordered; and how many rows there are of each."""
+    def write(self, work: Work, number: int) -> list[dict[str, Any]]:
+        """Each table as a file of this number, ordered; and how many rows there are of each."""
         place = Place(work.index)
         told = []
         for name, parts in self._tables.items():
@@ -234,7 +258,7 @@ class _Parts:
             files = 0
             for value, divided in _divided(table, rows):
                 ordered = divided.combine_chunks().sort_by([(column, "ascending") for column in table.order])
-                place.write(_parquet(ordered), *folder, *value, f"part-{portion.first:020}.parquet")
+                place.write(_parquet(ordered), *folder, *value, f"part-{number:020}.parquet")
                 files += 1
             told.append({"table": name, "rows": rows.num_rows, "files": files})
         return told

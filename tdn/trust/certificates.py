@@ -200,7 +200,13 @@ def _uris(certificate: x509.Certificate) -> list[str]:
 
 
 def _may_issue(issuer: x509.Certificate, role: Role) -> bool:
-    return all(role in CA_MARKS[mark] for mark in _uris(issuer) if mark in CA_MARKS)
+    return all(role in CA_MARKS[mark] for mark in _marks(issuer))
+
+
+@lru_cache(maxsize=256)
+def _marks(issuer: x509.Certificate) -> tuple[str, ...]:
+    """Remembered: issuers are few, and reading a certificate's extensions costs as much as a signature check."""
+    return tuple(mark for mark in _uris(issuer) if mark in CA_MARKS)
 
 
 def _leaf_policy() -> verification.ExtensionPolicy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Any
 
 import pytest
@@ -30,9 +31,23 @@ def test_only_what_is_on_this_machine_is_told_a_loopback_driver(master: str, nea
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    session._environment(near=session.is_near(master), verbose=False)
+    session._environment(near=session.is_near(master), verbose=False, light=False)
     assert os.environ.get("SPARK_LOCAL_IP") == ("127.0.0.1" if near else None)
     assert os.environ["PYSPARK_PYTHON"]
+
+
+def test_a_jvm_that_only_hands_out_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python does all the work, on this machine, the JVM leaves it the processor; and what somebody set is kept."""
+    for light in (True, False):
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "")
+        monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
+        session._environment(near=True, verbose=False, light=light)
+        words = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+        assert words[2] == "--driver-java-options"
+        assert ("-XX:TieredStopAtLevel=1" in words[3].split()) is light
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf a=b pyspark-shell")
+    session._environment(near=True, verbose=False, light=True)
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--conf a=b pyspark-shell"
 
 
 def test_nobody_to_work(spark: Any) -> None:
