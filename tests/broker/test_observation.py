@@ -256,10 +256,16 @@ def test_a_port_in_use_is_a_clear_error(network: LiveNetwork) -> None:
 def test_watching(network: LiveNetwork) -> None:
     """Elsewhere than on a terminal: a block, or a line per process, each time; as often as was asked."""
     home = network.home.folder
-    ran = run("tdn", "--home", home, "--json", "status", "--watch", "--interval", "1s", "--count", "2")
-    assert ran.code == 0, ran.err
-    assert [line["id"] for line in ran.lines] == ["broker", "g1", "n1", "n2"] * 2
-    later = {line["id"]: line for line in ran.lines[4:]}
+
+    def watched() -> dict[str, Any] | None:
+        """The second look at each process. One that had no time to answer a look has no rates there."""
+        ran = run("tdn", "--home", home, "--json", "status", "--watch", "--interval", "1s", "--count", "2")
+        assert ran.code == 0, ran.err
+        assert [line["id"] for line in ran.lines] == ["broker", "g1", "n1", "n2"] * 2
+        later = {line["id"]: line for line in ran.lines[4:]}
+        return later if all(later[name]["requests_per_second"] is not None for name in ("g1", "n1", "n2")) else None
+
+    later = wait_for(watched, "all to answer twice", seconds=60)
     for name in ("g1", "n1", "n2"):
         assert later[name]["requests_per_second"] >= 0
         assert 360 < later[name]["certificate_days"] <= 365
