@@ -122,28 +122,30 @@ def _search(arguments: argparse.Namespace) -> int:
     from spark.index.store import Index
     from spark.places import Place
     from spark.search import asked
-    from spark.search.running import search
+    from spark.search.running import search, search_nothing
 
     if arguments.out.exists():
         raise UsageError(f"{arguments.out} is there already; name a folder that is not")
     index = Index(Place(arguments.index))
     index.require(roots)
     queries, faulty = asked.read_file(arguments.queries)
-    with _session(arguments) as (spark, progress):
-        found = search(
-            spark,
-            index,
-            roots,
-            queries,
-            faulty,
-            arguments.out,
-            entity=arguments.entity,
-            at=arguments.at,
-            now=datetime.now(UTC),
-            form=arguments.format,
-            signed=arguments.advertisements,
-            progress=progress,
-        )
+    whose: dict[str, Any] = {"entity": arguments.entity, "at": arguments.at, "now": datetime.now(UTC)}
+    if not queries and index.place.local is not None:
+        found = search_nothing(index, roots, faulty, arguments.out, **whose)
+    else:
+        with _session(arguments) as (spark, progress):
+            found = search(
+                spark,
+                index,
+                roots,
+                queries,
+                faulty,
+                arguments.out,
+                form=arguments.format,
+                signed=arguments.advertisements,
+                progress=progress,
+                **whose,
+            )
     ran = [one for one in found.queries if "error" not in one]
     if arguments.json:
         emit({"out": str(arguments.out), **found.as_object()})

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from spark.search import standing
 from spark.search.asked import Asked, Faulty
 from spark.search.bulk import Bulk
 from spark.search.confined import Confined
-from spark.search.engines import SparkTables
+from spark.search.engines import DuckTables, SparkTables
 from spark.search.reading import read_topics
 from spark.search.results import MATCHES, TOLD, Part
 from tdn.errors import UsageError
@@ -73,22 +74,13 @@ def search(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    if out.exists():
-        raise UsageError(f"{out} is there already; name a folder that is not")
-    # Workers have other current folders.
-    out = out.absolute()
+    _require_new(out)
     began = time.monotonic()
     tables = SparkTables(spark, index, index.require(roots))
     when = standing.moment(tables, at, now)
     who = standing.asker(tables, entity, when) if entity is not None else None
     asked, wrong = _checked(asked)
-    # A name of its own: another search may be on its way to the same folder. What a killed one leaves is hidden, and nobody takes it for results.
-    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(8)}.unfinished")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be made: {error.strerror}") from error
-    try:
+    with _results(out) as unfinished:
         places = tables.frame(standing.places(tables, when, who))
         if standing.moves(tables):
             # Back into the order of files: each is then read by one task, once.
@@ -106,7 +98,7 @@ def search(
         else:
             found.rename(unfinished / "matches")
         queries = [
-            *({"id": one.id, "matches": 0, "error": one.error} for one in (*faulty, *wrong)),
+            *_told_of((*faulty, *wrong)),
             *(
                 {"id": names[number], "matches": 0, "error": failed[number]}
                 if number in failed
@@ -115,15 +107,57 @@ def search(
             ),
         ]
         total = sum(counts.values())
-        summary = Searched(queries, total, looked_at, when.at, when.seq, time.monotonic() - began)
-        (unfinished / "summary.json").write_text(json.dumps(summary.as_object(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        return _summed_up(unfinished, Searched(queries, total, looked_at, when.at, when.seq, time.monotonic() - began))
+
+
+def search_nothing(
+    index: Index, roots: TrustRoots, faulty: Sequence[Faulty], out: Path, *, entity: str | None, at: datetime | None, now: datetime
+) -> Searched:
+    """The same of queries none of which compiles, over an index on this machine: Spark is not started to say so."""
+    _require_new(out)
+    began = time.monotonic()
+    with closing(DuckTables(index, index.require(roots))) as tables:
+        when = standing.moment(tables, at, now)
+        if entity is not None:
+            standing.asker(tables, entity, when)
+    with _results(out) as unfinished:
+        (unfinished / "matches").mkdir(parents=True)
+        return _summed_up(unfinished, Searched(_told_of(faulty), 0, 0, when.at, when.seq, time.monotonic() - began))
+
+
+def _require_new(out: Path) -> None:
+    if out.exists():
+        raise UsageError(f"{out} is there already; name a folder that is not")
+
+
+@contextmanager
+def _results(out: Path) -> Iterator[Path]:
+    """A folder that becomes the results when all of it is there."""
+    # Workers have other current folders.
+    out = out.absolute()
+    # A name of its own: another search may be on its way to the same folder. What a killed one leaves is hidden, and nobody takes it for results.
+    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(8)}.unfinished")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made: {error.strerror}") from error
+    try:
+        yield unfinished
         try:
             unfinished.rename(out)
         except OSError as error:
             raise UsageError(f"{out} appeared during the search ({error.strerror}); name a folder that is not there") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _summed_up(folder: Path, summary: Searched) -> Searched:
+    (folder / "summary.json").write_text(json.dumps(summary.as_object(), indent=1, ensure_ascii=False) + "\n", "utf-8")
     return summary
+
+
+def _told_of(faulty: Iterable[Faulty]) -> list[dict[str, Any]]:
+    return [{"id": one.id, "matches": 0, "error": one.error} for one in faulty]
 
 
 def _checked(asked: Sequence[Asked]) -> tuple[list[Asked], list[Faulty]]:

@@ -138,7 +138,7 @@ def test_mistakes(commands: Commands, tmp_path: Path) -> None:
         (("search", "--index", index, "--queries", queries, "--out", out, "--operator", "--as", "alice"), 2, "not allowed with"),
         (("search", "--index", index, "--queries", queries, "--out", out, "--operator", "--master", "nonsense"), 2, "no Spark master"),
         (("search", "--index", index, "--queries", queries, "--out", out, "--operator", "--master", "spark://127.0.0.1:1"), 3, "no Spark answers"),
-        (("search", "--index", index, "--queries", queries, "--out", out, "--operator", "--master", "local[1]"), 5, "no query could run"),
+        (("search", "--index", index, "--queries", queries, "--out", out, "--operator"), 5, "no query could run"),
         (("query", "--index", index, "--operator", "--sql", "a ="), 2, "value is missing"),
         (("query", "--index", index, "--operator", "--sql", "a = 1", "--limit", "-1"), 2, "--limit"),
         (("query", "--index", tmp_path, "--operator", "--string", "a"), 6, "no index"),
@@ -148,6 +148,12 @@ def test_mistakes(commands: Commands, tmp_path: Path) -> None:
         done = commands.spark(*words)
         assert done.code == code, (words, done.err)
         assert what in done.error["message"], words
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    assert [(one["id"], one["matches"], "value is missing" in one["error"]) for one in summary["queries"]] == [("q", 0, True)]
+    assert summary["record"] > 0
+    assert list((out / "matches").iterdir()) == []
+    stranger = commands.spark("search", "--index", index, "--queries", queries, "--out", tmp_path / "other", "--as", "nobody")
+    assert (stranger.code, stranger.error["error"]) == (4, "trust")
     queries.write_text("\n\n")
     empty = commands.spark("search", "--index", index, "--queries", queries, "--out", tmp_path / "empty", "--operator")
     assert (empty.code, "no query in the file" in empty.error["message"]) == (2, True)
