@@ -29,14 +29,14 @@ setup: venv  ## venv, and RabbitMQ and Java where they are missing
 demo: setup  ## the main job end to end on a private local network
 	@$(BIN)/tdn demo
 
-# Unit tests on all cores; then all that has a network or a cluster, in groups that share one (tests/conftest.py), three at a time, since each
+# Unit tests on all cores; then all that has a network or a cluster, in groups that share one (tests/conftest.py), four at a time, since each
 # waits now and then; then the one that measures patience, alone.
 PATIENCE := tests/broker/test_query_limits.py
 test: setup  ## the whole test suite, in its everyday form
 	@deploy/setup.sh checks
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(BIN)/pytest -q -n auto --dist worksteal tests/unit
-	$(BIN)/pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m 'not slow' --ignore tests/unit --ignore $(PATIENCE) tests
+	$(BIN)/pytest -q -n 4 --dist loadgroup --no-loadscope-reorder -m 'not slow' --ignore tests/unit --ignore $(PATIENCE) tests
 	$(BIN)/pytest -q $(PATIENCE)
 else
 	$(BIN)/pytest -q $(PYTEST_ARGS)

@@ -1,5 +1,5 @@
-"""T38 on a real cluster: a master and two workers on loopback. What `spark-submit` is given is all that executors need; a worker that is killed during a job
-costs time and no answer, and without workers nobody waits; a warm session is used again."""
+"""T38 on a real cluster: a master and two workers on loopback, and a session that stays warm. A worker that is killed during a job costs time and no answer, and
+without workers nobody waits; what `spark-submit` is given is all that executors need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
         assert processes_of(home.folder) == []
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test, on the cluster, makes an index that the second one uses."""
-    return tmp_path_factory.mktemp("clustered") / "index"
-
-
 def command(home: Home, world: World, *words: str | Path, seconds: float = 500) -> Ran:
     at = next((place for place, word in enumerate(words) if word in ("index", "search", "query", "report")), None)
     more = [] if at is None else ["--trust", _trust(world)]
@@ -69,21 +63,26 @@ def _trust(world: World) -> Path:
     return path
 
 
-def submitted(home: Home, world: World, folder: Path, master: str, *words: str | Path) -> Ran:
-    """`spark-submit` as deploy/spark.md has it, with a Python that has what we depend on and nothing of ours, for the driver and for executors."""
-    documented = DOCUMENT.read_text("utf-8")
-    assert "python -m spark.package tdn-code.zip" in documented
-    program = re.search(r"`run\.py`: `(.*?)`", documented)
-    assert program is not None
-    (folder / "run.py").write_text(program[1] + "\n")
-    packed = subprocess.run([sys.executable, "-m", "spark.package", folder / "tdn-code.zip"], capture_output=True, text=True, check=False)
-    assert packed.returncode == 0, packed.stderr
+def packed(folder: Path) -> Path:
+    """Our code as deploy/spark.md packs it, and beside it a Python that has what we depend on and nothing of ours."""
+    assert "python -m spark.package tdn-code.zip" in DOCUMENT.read_text("utf-8")
+    made = subprocess.run([sys.executable, "-m", "spark.package", folder / "tdn-code.zip"], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
     # Without `site` the folder of packages is a folder like others: what an editable installation adds to the path is not added.
     bare, packages = folder / "python", sysconfig.get_path("purelib")
     bare.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
     nothing = subprocess.run([bare, "-c", "import pyarrow, tdn"], capture_output=True, text=True, env={}, cwd=folder, check=False)
     assert "No module named 'tdn'" in nothing.stderr
+    return bare
+
+
+def submitted(home: Home, world: World, folder: Path, master: str, *words: str | Path) -> Ran:
+    """`spark-submit` as deploy/spark.md has it, with that Python for the driver and for executors."""
+    bare, packages = packed(folder), sysconfig.get_path("purelib")
+    program = re.search(r"`run\.py`: `(.*?)`", DOCUMENT.read_text("utf-8"))
+    assert program is not None
+    (folder / "run.py").write_text(program[1] + "\n")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and not name.startswith(("PYSPARK", "SPARK"))}
     settings = ["spark.driver.host=127.0.0.1", f"spark.pyspark.python={bare}", "spark.executorEnv.PYTHONPATH="]
     argv = [Path(sys.executable).parent / "spark-submit", "--master", master, "--py-files", folder / "tdn-code.zip"]
@@ -112,53 +111,80 @@ def expected(world: World, who: Asker | None) -> set[tuple[str, str]]:
     return {(name, uuid) for name, (language, query) in ASKED.items() for uuid in world.found(who, world.moments["at the end"], language, query)}
 
 
-def test_a_cluster_and_a_worker_that_is_killed(home: Home, world: World, index: Path, tmp_path: Path) -> None:
-    up = command(home, world, "cluster", "up", "--workers", "2", seconds=180)
-    assert up.code == 0, up.err
-    # Executors live for seconds here, as other JVMs of tests (tests/conftest.py).
+def _write(path: Path, asked: Iterable[dict[str, str]]) -> Path:
+    path.write_text("".join(json.dumps(query) + "\n" for query in asked), "utf-8")
+    return path
+
+
+def _sound() -> list[dict[str, str]]:
+    return [{"id": name, "language": language, "query": query} for name, (language, query) in ASKED.items()]
+
+
+def _brisk(home: Home) -> None:
+    """Executors live for seconds here, as other JVMs of tests (tests/conftest.py)."""
     with (Cluster(home).conf / "spark-defaults.conf").open("a") as settings:
         settings.write(f"spark.executor.extraJavaOptions {os.environ['SPARK_DAEMON_JAVA_OPTS']}\n")
+
+
+def test_a_warm_cluster_and_a_worker_that_is_killed(home: Home, world: World, tmp_path: Path) -> None:
+    """One session, which stays warm, indexes and searches; a worker dies under it and no answer is missing; without the cluster's secret nobody is let in."""
+    up = command(home, world, "cluster", "up", "--workers", "2", "--connect", seconds=240)
+    assert up.code == 0, up.err
     again = command(home, world, "cluster", "up")
     assert (again.code, again.one) == (0, up.one)
     assert "already running" in again.err
     assert oct((home.folder / "spark" / "secret").stat().st_mode)[-3:] == "600"
 
-    indexed = submitted(home, world, tmp_path, up.one["master"], "index", "--archive", world.archive, "--index", index)
+    index = tmp_path / "index"
+    indexed = command(home, world, "index", "--archive", world.archive, "--index", index, "--master", "cluster")
     assert indexed.code == 0, indexed.err
     assert (indexed.one["records"], indexed.one["rejected"]) == (len(world.raw), 0)
 
-    queries = tmp_path / "queries.jsonl"
-    asked = [
-        *({"id": name, "language": language, "query": query} for name, (language, query) in ASKED.items()),
-        {"id": "broken", "language": "regex", "query": "("},
-        # Takes its whole budget in each task, so that there is a job to kill a worker of.
-        {"id": "slow", "language": "xpath", "query": "count(for $a in 1 to 10000, $b in 1 to 10000 return $a * $b) = 1"},
-    ]
-    queries.write_text("".join(json.dumps(query) + "\n" for query in asked), "utf-8")
+    queries = _write(
+        tmp_path / "queries.jsonl",
+        [
+            *_sound(),
+            {"id": "broken", "language": "regex", "query": "("},
+            # Takes its whole budget in each task, so that there is a job to kill a worker of.
+            {"id": "slow", "language": "xpath", "query": "count(for $a in 1 to 10000, $b in 1 to 10000 return $a * $b) = 1"},
+        ],
+    )
     search = ("search", "--index", index, "--queries", queries, "--operator", "--at", AT)
-
     done: dict[str, Any] = {}
 
     def job() -> None:
         done["ran"] = command(home, world, *search, "--out", tmp_path / "killed", "--master", "cluster")
 
+    before = _executors(home)
     thread = threading.Thread(target=job)
     thread.start()
-    # An executor's own Python works: the job is under way.
-    executors = wait_for(lambda: _executors(home), "a task to run", seconds=480)
-    worker = Cluster(home).process("worker-1")
-    killed = worker.pid
-    assert killed is not None
-    worker.kill_hard()
+    # A search process of an executor's Python works: the slow query is being asked.
+    wait_for(lambda: _searching(home), "the job to be under way", seconds=120)
+    Cluster(home).process("worker-1").kill_hard()
     thread.join()
     ran: Ran = done["ran"]
     assert ran.code == 0, ran.err
-    assert executors
+    assert before
     assert {one["id"] for one in ran.one["queries"] if "error" in one} == {"broken", "slow"}
     assert matches(tmp_path / "killed") == expected(world, None)
 
+    kims = _write(tmp_path / "sound.jsonl", _sound())
+    warm = ("search", "--index", index, "--queries", kims, "--as", "kim", "--at", AT)
+    asked = command(home, world, *warm, "--out", tmp_path / "warm", "--master", "cluster")
+    assert asked.code == 0, asked.err
+    assert matches(tmp_path / "warm") == expected(world, Asker("kim", "local")) != set()
+    secret = home.folder / "spark" / "secret"
+    kept = secret.read_bytes()
+    secret.write_bytes(b"another")
+    try:
+        stranger = command(home, world, *warm, "--out", tmp_path / "stranger", "--master", up.one["connect"])
+    finally:
+        secret.write_bytes(kept)
+    assert stranger.code == 3, (stranger.out, stranger.err)
+    assert not (tmp_path / "stranger").exists()
+
     left = command(home, world, "cluster", "up")
-    assert (left.code, left.one) == (0, {"master": up.one["master"], "workers": 1})
+    assert (left.code, left.one) == (0, {**up.one, "workers": 1})
     Cluster(home).process("worker-2").kill_hard()
     wait_for(lambda: command(home, world, "cluster", "up").one["workers"] == 0, "the master to notice")
     idle = command(home, world, *search, "--out", tmp_path / "none", "--master", "cluster")
@@ -173,11 +199,29 @@ def test_a_cluster_and_a_worker_that_is_killed(home: Home, world: World, index: 
     assert not (tmp_path / "none").exists()
 
 
+def test_the_packed_code_is_whole(tmp_path: Path) -> None:
+    """What executors are sent holds every module that drivers and tasks load, and the schemas. (`test_submitted` runs it on a cluster.)"""
+    bare = packed(tmp_path)
+    program = "import spark.cli.main, spark.index.tasks, spark.index.building, spark.search.running, spark.search.single; from tdn.protocol import schemas; schemas.load('advertisement'); print(spark.index.tasks.__file__)"
+    done = subprocess.run(
+        [bare, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path / "tdn-code.zip")}, cwd=tmp_path, check=False
+    )
+    assert done.stdout.strip() == str(tmp_path / "tdn-code.zip" / "spark" / "index" / "tasks.py"), done.stderr
+
+
 def _executors(home: Home) -> list[int]:
     """Python workers of the cluster's executors."""
-    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    found = [int(line.split()[0]) for line in listed if "pyspark" in line and "daemon" in line]
-    return [pid for pid in found if _belongs(pid, home)]
+    return [pid for pid, words in _listed() if "pyspark" in words and "daemon" in words and _belongs(pid, home)]
+
+
+def _searching(home: Home) -> list[int]:
+    """Search processes of those, at work on a query."""
+    return [pid for pid, words in _listed() if "xml_process" in words and _belongs(pid, home)]
+
+
+def _listed() -> list[tuple[int, str]]:
+    lines = subprocess.run(["ps", "-ewwo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()[1:]
+    return [(int(line.split()[0]), line) for line in lines]
 
 
 def _belongs(pid: int, home: Home) -> bool:
@@ -198,32 +242,25 @@ def _kill_an_index(home: Home, world: World, index: Path) -> None:
     assert not (index / "commits").exists()
 
 
-def test_spark_connect(home: Home, world: World, index: Path, tmp_path: Path) -> None:
-    """A session that stays warm answers a second job without starting anew; without the cluster's secret nobody is let in.
-    An index whose command is killed while it is made is made whole by the next."""
-    up = command(home, world, "cluster", "up", "--workers", "1", "--connect", seconds=240)
+@pytest.mark.slow
+def test_submitted(home: Home, world: World, tmp_path: Path) -> None:
+    """By `spark-submit`, and by a session of the command's own; an index whose command is killed while it is made is made whole by the next."""
+    up = command(home, world, "cluster", "up", "--workers", "2", seconds=180)
     assert up.code == 0, up.err
-    indexed = command(home, world, "index", "--archive", world.archive, "--index", index, "--master", "cluster")
-    assert (indexed.code, indexed.one["records"]) == (0, 0), "there is nothing new"
-    queries = tmp_path / "queries.jsonl"
-    asked = [{"id": name, "language": language, "query": query} for name, (language, query) in ASKED.items()]
-    queries.write_text("".join(json.dumps(query) + "\n" for query in asked), "utf-8")
-    search = ("search", "--index", index, "--queries", queries, "--as", "kim", "--at", AT)
+    _brisk(home)
+    index = tmp_path / "index"
+    indexed = submitted(home, world, tmp_path, up.one["master"], "index", "--archive", world.archive, "--index", index)
+    assert indexed.code == 0, indexed.err
+    assert (indexed.one["records"], indexed.one["rejected"]) == (len(world.raw), 0)
+    same = command(home, world, "index", "--archive", world.archive, "--index", index, "--master", "cluster")
+    assert (same.code, same.one["records"]) == (0, 0), "there is nothing new"
+    search = ("search", "--index", index, "--queries", _write(tmp_path / "queries.jsonl", _sound()), "--operator", "--at", AT)
+    found = submitted(home, world, tmp_path, up.one["master"], *search, "--out", tmp_path / "found")
+    assert found.code == 0, found.err
+    assert matches(tmp_path / "found") == expected(world, None)
     _kill_an_index(home, world, tmp_path / "again")
     assert command(home, world, "index", "--archive", world.archive, "--index", tmp_path / "again", "--master", "cluster").code == 0
     # What was left to the cluster of the killed one's jobs writes the same bytes.
     assert Index(Place(tmp_path / "again")).require(world.roots) == Index(Place(index)).require(world.roots)
-    warm = command(home, world, *search, "--out", tmp_path / "warm", "--master", "cluster")
-    assert warm.code == 0, warm.err
-    assert matches(tmp_path / "warm") == expected(world, Asker("kim", "local")) != set()
-    secret = home.folder / "spark" / "secret"
-    kept = secret.read_bytes()
-    secret.write_bytes(b"another")
-    try:
-        stranger = command(home, world, *search, "--out", tmp_path / "stranger", "--master", up.one["connect"])
-    finally:
-        secret.write_bytes(kept)
-    assert stranger.code == 3, (stranger.out, stranger.err)
-    assert not (tmp_path / "stranger").exists()
     command(home, world, "cluster", "down")
     assert processes_of(home.folder) == []

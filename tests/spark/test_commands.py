@@ -129,6 +129,8 @@ def test_from_a_live_network_to_its_archive(commands: Commands) -> None:
 def test_mistakes(commands: Commands, tmp_path: Path) -> None:
     queries = tmp_path / "queries.jsonl"
     queries.write_text('{"id": "q", "language": "sql", "query": "a ="}\n')
+    sound = tmp_path / "sound.jsonl"
+    sound.write_text('{"id": "q", "language": "sql", "query": "a = 1"}\n')
     index = commands.folder / "index"
     out = tmp_path / "out"
     for words, code, what in (
@@ -136,8 +138,8 @@ def test_mistakes(commands: Commands, tmp_path: Path) -> None:
         (("search", "--index", index, "--queries", tmp_path / "none", "--out", out, "--operator"), 2, "cannot be read"),
         (("search", "--index", index, "--queries", queries, "--out", out), 2, "one of the arguments"),
         (("search", "--index", index, "--queries", queries, "--out", out, "--operator", "--as", "alice"), 2, "not allowed with"),
-        (("search", "--index", index, "--queries", queries, "--out", out, "--operator", "--master", "nonsense"), 2, "no Spark master"),
-        (("search", "--index", index, "--queries", queries, "--out", out, "--operator", "--master", "spark://127.0.0.1:1"), 3, "no Spark answers"),
+        (("search", "--index", index, "--queries", sound, "--out", out, "--operator", "--master", "nonsense"), 2, "no Spark master"),
+        (("search", "--index", index, "--queries", sound, "--out", out, "--operator", "--master", "spark://127.0.0.1:1"), 3, "no Spark answers"),
         (("search", "--index", index, "--queries", queries, "--out", out, "--operator"), 5, "no query could run"),
         (("query", "--index", index, "--operator", "--sql", "a ="), 2, "value is missing"),
         (("query", "--index", index, "--operator", "--sql", "a = 1", "--limit", "-1"), 2, "--limit"),
