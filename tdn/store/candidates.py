@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -51,7 +51,7 @@ class Candidates:
         self._condition = condition
         self._values = dict(values)
 
-    def rows(self, clue: Clue | None, after: tuple[str, str], wanted: int | None = None) -> Iterator[Row]:
+    def rows(self, clue: Clue | None, after: tuple[str, str], wanted: int | None = None) -> Generator[Row]:
         """Every row after a place in the order that meets the condition and may meet the clue. No clue: every row.
 
         `wanted` is how many matches the caller stops at: where they are likely to be met soon, the table is walked before any index.

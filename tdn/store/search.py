@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -221,11 +222,13 @@ class Reader(StoredFacts):
         # Of a subtree that has just ended, some rows may still be to go.
         settling = self.get("pending", "topics") is not None
         standing: dict[str, bool] = {}
-        for row in rows:
-            if (query is None or query.matches(_subject(row))) and not (
-                settling and sight.live(self, row[1], search.now, standing) is None
-            ):
-                yield row
+        # Closed at once when a query fails on a row, and not when somebody lets go of the error: the store may be closed by then.
+        with closing(rows):
+            for row in rows:
+                if (query is None or query.matches(_subject(row))) and not (
+                    settling and sight.live(self, row[1], search.now, standing) is None
+                ):
+                    yield row
 
     def _found(self, row: tuple[Any, ...], asker: Asker) -> FoundTopic:
         created, uuid, expires, owner, seq, identifier, kind = row[:7]
