@@ -107,7 +107,7 @@ def _batch(
     _require_files(archive, entries)
     work = Work(archive.text, index.place.text, batch_name(first, last), roots.ders, entries[0].network, _portions(entries))
     progress(f"records {first} to {last}: certificates")
-    brought = _tasks(spark, work, bringing_certificates(work), BROUGHT).repartition(min(_TASKS, len(work.portions)), "seq")
+    brought = _tasks(spark, work, bringing_certificates(work), BROUGHT).repartition(len(work.portions), "seq")
     done = _done(brought.mapInArrow(following_certificates(work), _columns(DONE)))
     known = [commit.batch for commit in commits if commit.rows[CERTIFICATES.name]]
     work = replace(work, certificates=tuple(f"batch={batch}" for batch in (*known, work.batch)))

@@ -1,8 +1,8 @@
 """What tasks of an index do: read some segments, and write the rows that they come to, one file of each table.
 
 A task's files are named after its first record (those of certificates after the task) and hold what the archive says and nothing else: a task that is done
-twice, because its worker was thought dead, writes the same rows under the same names. A file appears whole or not at all. What a task did, or what is wrong with its segments, is all that it
-sends back.
+twice, because its worker was thought dead, writes the same rows under the same names. A file appears whole or not at all. What a task did, or what is wrong
+with its segments, is all that it sends back; but for certificates, which other tasks follow than find them.
 """
 
 from __future__ import annotations
