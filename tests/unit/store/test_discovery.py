@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,11 +16,12 @@ import pytest
 from pki import T0
 from population import ASKERS, PLANS, SAMPLE_SEED, Population, Remembered, choose, populate
 
+from tdn.errors import QueryError
 from tdn.protocol import descriptor as descriptors
 from tdn.protocol.access import Asker
 from tdn.protocol.times import format_time, parse_time
 from tdn.queries.compile import LANGUAGES, compile_query
-from tdn.queries.model import SHORTEST_CLUE, AllOf, AnyOf, Contains, Query, Value, fold, holds
+from tdn.queries.model import SHORTEST_CLUE, AllOf, AnyOf, Anything, Contains, Query, Subject, Value, fold, holds
 from tdn.queries.times import ANY_TIME, Times
 from tdn.sample.queries import broad_queries, selective_queries
 from tdn.store import candidates, topics
@@ -237,6 +240,29 @@ def walk(reader: Reader, search: Search, limit: int) -> list[str]:
         found += [topic.uuid for topic in page.topics]
         after = page.after
     return found
+
+
+class _Failing:
+    """A query that fails on the first topic it is asked about."""
+
+    language = "xpath"
+    clue = Anything()
+
+    def matches(self, subject: Subject) -> bool:
+        raise QueryError("it fails here")
+
+
+def test_a_query_that_fails_lets_go_of_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever still holds the error holds no half-read rows of a store that is closed by then."""
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    reader = Reader(path, indexes=False)
+    with pytest.raises(QueryError) as failed:
+        reader.discover(Search(ASKERS[0], T0, _Failing()), limit=10)
+    reader.close()
+    del failed
+    gc.collect()
+    assert unraisable == []
 
 
 @pytest.mark.parametrize("plan", PLANS)
