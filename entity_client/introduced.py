@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 QUESTION_LIFE = timedelta(seconds=60)
 #: How long one attempt waits before the same message is sent again.
 ATTEMPT_SECONDS = 3.0
+#: When nothing has come back for so long, it is looked whether the broker is there at all.
+DOUBT_SECONDS = 2.0
 #: What connecting gets at least, however short the time is that a caller has left.
 _LEAST_SECONDS = 1.0
 
@@ -63,6 +65,7 @@ class Introduced:
         #: has just come back.
         self._may_be_late = False
         self._lock = asyncio.Lock()
+        self._doubting: asyncio.Task[None] | None = None
 
     # --- being connected ---
 
@@ -71,10 +74,21 @@ class Introduced:
         return self._line is not None and self._line.is_open and self._session is not None
 
     def _leave(self, line: Line) -> None:
-        """Give up a connection without waiting for its broker, unless somebody else has done so already."""
+        """Give up a connection without waiting for its broker, unless somebody else has done so already. Whoever waits on it is told."""
         if self._line is line:
-            line.connection.abandon()
+            line.connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))
             self._line = self._session = None
+
+    def _doubt(self, line: Line) -> None:
+        """Nobody has answered for a while: see whether the broker is still there, and leave it if not. It may be the connection that was lost, without
+        either end being told, and what is sent again over the same one is lost too."""
+        if self._line is line and line.is_open and (self._doubting is None or self._doubting.done()):
+            self._doubting = asyncio.create_task(self._leave_if_silent(line))
+
+    async def _leave_if_silent(self, line: Line) -> None:
+        if not await line.connection.answers():
+            logger.info("the broker does not answer; another connection is tried")
+            self._leave(line)
 
     @property
     def has_choice(self) -> bool:
@@ -82,11 +96,18 @@ class Introduced:
         return len(self._settings.brokers) > 1
 
     def leave(self, connection: Connection) -> None:
-        """Give up a connection whose broker hangs, which it shows only when heartbeats are missed."""
+        """Give up a connection whose broker does not do what is asked of it."""
         if self._line is not None and self._line.connection is connection:
             self._leave(self._line)
 
+    def doubt(self, connection: Connection) -> None:
+        """Leave a connection if its broker does not answer at all."""
+        if self._line is not None and self._line.connection is connection:
+            self._doubt(self._line)
+
     async def _disconnect(self) -> None:
+        if self._doubting is not None:
+            self._doubting.cancel()
         if self._line is not None:
             await self._line.connection.close()
             self._line = None
@@ -214,6 +235,7 @@ class Introduced:
                     async with asyncio.timeout(max(0.05, min(ATTEMPT_SECONDS, deadline - now()))):
                         reply = await self._next(replies, message_id)
                 except TimeoutError as error:
+                    self._doubt(line)
                     if now() >= deadline:
                         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
                     continue

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
+from entity_client.introduced import DOUBT_SECONDS
 from entity_client.session import Session
 from tdn.bus.connection import Channel, Connection, Delivery
 from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
@@ -43,8 +44,8 @@ PREFETCH = 200
 _REMEMBERED = 10_000
 #: Between two tries while the network is away, or a guard has not heard of our right yet.
 _AGAIN_SECONDS = 0.2
-#: How long a broker may take to confirm a message before another is tried, where there are several: one that hangs shows it by heartbeats only after forty
-#: seconds. And how long a channel to a topic that was ready before may take to be opened again, before a node is asked what is the matter.
+#: How long a broker may take to confirm a message before another is tried, where there are several: it may answer, and have no leader for the queue. And
+#: how long a channel to a topic that was ready before may take to be opened again, before a node is asked what is the matter.
 _CONFIRM_SECONDS = 10.0
 _REOPEN_SECONDS = 5.0
 #: How long readers of a topic are taken to be the same.
@@ -138,8 +139,10 @@ class Publisher:
             now=now,
         )
         while True:
+            doubting: asyncio.TimerHandle | None = None
             try:
                 channel = await self._open(deadline)
+                doubting = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._doubt, channel)
                 left = deadline - time.monotonic()
                 async with asyncio.timeout(max(0.1, min(left, _CONFIRM_SECONDS) if self._session.has_choice else left)):
                     await channel.publish(
@@ -167,6 +170,9 @@ class Publisher:
             except BrokerUnavailable:
                 if time.monotonic() >= deadline:
                     raise
+            finally:
+                if doubting is not None:
+                    doubting.cancel()
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _open(self, deadline: float) -> Channel:
@@ -187,8 +193,13 @@ class Publisher:
         self._channel = await self._connection.channel(confirms=True)
         return self._channel
 
+    def _doubt(self, channel: Channel) -> None:
+        """Find out whether the connection still leads to a broker. If it does not, whoever waits for a confirmation is told."""
+        if self._channel is channel and self._connection is not None:
+            self._session.doubt(self._connection)
+
     def _leave(self, channel: Channel) -> None:
-        """Give up a broker that hangs, unless another message has done so already."""
+        """Give up a broker that takes nothing, unless another message has done so already."""
         if self._channel is channel and self._connection is not None:
             self._session.leave(self._connection)
             self._channel = None

@@ -636,9 +636,12 @@ class Stubborn:
     """Publishes to a topic without end, over plain connections of its own: it asks no node, and what is refused it tries again. A message
     says who sent it, and a number."""
 
-    def __init__(self, network: LiveNetwork, folder: Path, topic: str, prefer: Broker | None = None) -> None:
+    def __init__(
+        self, network: LiveNetwork, folder: Path, topic: str, prefer: Broker | None = None, only: Broker | None = None
+    ) -> None:
         self.credentials = credentials.load(folder)
         self._settings = network.home.connection()
+        self._brokers = self._settings.brokers if only is None else [only]
         self._topic = topic
         self._prefer = prefer
         #: When each message was sent, and when the broker confirmed it.
@@ -652,7 +655,7 @@ class Stubborn:
         while True:
             try:
                 connection = await Connection.open(
-                    self._settings.brokers, self.credentials, vhost=self._settings.vhost, prefer=self._prefer
+                    self._brokers, self.credentials, vhost=self._settings.vhost, prefer=self._prefer
                 )
                 self.connections += 1
                 try:
@@ -695,9 +698,11 @@ class Stubborn:
 
 
 @contextlib.asynccontextmanager
-async def stubborn(network: LiveNetwork, folder: Path, topic: str, prefer: Broker | None = None) -> AsyncIterator[Stubborn]:
-    """One that publishes already; at one of several brokers, as long as that lets it in."""
-    publisher = Stubborn(network, folder, topic, prefer)
+async def stubborn(
+    network: LiveNetwork, folder: Path, topic: str, prefer: Broker | None = None, only: Broker | None = None
+) -> AsyncIterator[Stubborn]:
+    """One that publishes already; at one of several brokers, as long as that lets it in, or at one alone."""
+    publisher = Stubborn(network, folder, topic, prefer, only)
     try:
         await publisher.publishes(20)
         yield publisher

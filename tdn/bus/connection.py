@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import pika
 import pika.exceptions as foreign
@@ -31,12 +32,14 @@ logger = logging.getLogger(__name__)
 
 #: What a guard gives the broker as the reason when it cuts off a login that the log has ended.
 CUT_OFF = "the key was revoked or superseded"
-#: Seconds between heartbeats. A dead peer is noticed within two of them.
-HEARTBEAT_SECONDS = 20
+#: Seconds between heartbeats. The broker notices a dead peer within two of them, and we notice a dead broker within thirty seconds.
+HEARTBEAT_SECONDS = 10
 _CONNECT_SECONDS = 10
 #: How long a broker may take to answer a request on an open connection. One that hangs keeps its connections, and shows it by heartbeats only after
-#: forty seconds; one whose queue has no leader says nothing at all, for as long as that lasts.
+#: half a minute; one whose queue has no leader says nothing at all, for as long as that lasts.
 _ANSWER_SECONDS = 15.0
+#: How long a broker may take to open a channel, when it is doubted that it is there at all. That needs no queue, no other broker and no guard.
+_ALIVE_SECONDS = 4.0
 #: How long a broker may take before the next one is tried beside it. Connecting takes 11 ms where nothing else is going on.
 _NEXT_SECONDS = 1.5
 
@@ -170,7 +173,12 @@ class Connection:
         self._who = who
         #: Done when the connection is gone, with the reason as its result.
         self.closed: asyncio.Future[TdnError] = asyncio.get_running_loop().create_future()
+        self._channels: WeakSet[Channel] = WeakSet()
+        #: Whether the broker has said that it takes nothing for the time being, because it is short of memory or disk.
+        self._blocked = False
         raw.add_on_close_callback(self._on_closed)
+        raw.add_on_connection_blocked_callback(lambda *_: self._note_blocked(True))
+        raw.add_on_connection_unblocked_callback(lambda *_: self._note_blocked(False))
 
     @classmethod
     async def open(
@@ -268,21 +276,46 @@ class Connection:
         if not waiting.done():
             raise self.closed.result() if self.closed.done() else _unanswered()
         channel = Channel(waiting.result())
+        self._channels.add(channel)
         if prefetch:
             await channel.prefetch(prefetch)
         if confirms:
             await channel.confirm()
         return channel
 
+    async def answers(self) -> bool:
+        """Whether the broker is at the other end: a connection that was lost on its way is open to both ends until heartbeats are missed. One
+        that has said why it takes nothing is there."""
+        if self._blocked:
+            return not self.closed.done()
+        try:
+            async with asyncio.timeout(_ALIVE_SECONDS):
+                channel = await self.channel()
+        except (TimeoutError, TdnError):
+            return False
+        channel.abandon()
+        return True
+
     def abandon(self) -> None:
         """Close without waiting for it."""
         if not self.closed.done() and not (self._raw.is_closing or self._raw.is_closed):
             self._raw.close()
 
+    def give_up(self, error: TdnError) -> None:
+        """Close without waiting for it, and say so now, and not when heartbeats are missed, to whoever waits on it or on a channel of it."""
+        self.abandon()
+        for channel in list(self._channels):
+            channel.end(error)
+        if not self.closed.done():
+            self.closed.set_result(error)
+
     async def close(self) -> None:
         self.abandon()
         if not self.closed.done():
             await asyncio.wait([self.closed], timeout=5)
+
+    def _note_blocked(self, blocked: bool) -> None:
+        self._blocked = blocked
 
     def _on_closed(self, _: AsyncioConnection, error: BaseException) -> None:
         if not self.closed.done():
@@ -446,6 +479,11 @@ class Channel:
             done.set_result(None)
         return done
 
+    def abandon(self) -> None:
+        """Close without waiting for it."""
+        if not self.closed.done() and self._raw.is_open:
+            self._raw.close()
+
     async def close(self) -> None:
         if not self.closed.done() and self._raw.is_open:
             self._raw.close()
@@ -487,7 +525,10 @@ class Channel:
             self._returned.add(properties.message_id)
 
     def _on_closed(self, _: Any, error: BaseException) -> None:
-        ours = translate(error)
+        self.end(translate(error))
+
+    def end(self, ours: TdnError) -> None:
+        """It is over, and whoever waits on it is told why."""
         if not self.closed.done():
             self.closed.set_result(ours)
         for waiting in [*self._waiting, *(done for done, _ in self._unconfirmed.values())]:

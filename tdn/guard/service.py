@@ -254,15 +254,25 @@ class Guard:
         """A word to the nodes: up to which record this guard is done with the log, and what it has ended for one. Whether the broker has it."""
         said = time.monotonic()
         body = json.dumps({"applied": self._done, **what, **self._store_word(), **self._others.word()}).encode()
-        with contextlib.suppress(TdnError, TimeoutError):
+        try:
             async with asyncio.timeout(LEASE_SECONDS):
                 words = await self._channel(names.GUARDS)
                 await words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
-            if not self._several:
-                # From the moment before it was sent: the broker had it no earlier.
-                self._confirmed = said
-            return True
-        return False
+        except TdnError:
+            return False
+        except TimeoutError:
+            await self._leave_if_silent()
+            return False
+        if not self._several:
+            # From the moment before it was sent: the broker had it no earlier.
+            self._confirmed = said
+        return True
+
+    async def _leave_if_silent(self) -> None:
+        """A connection that was lost without a word shows it by heartbeats only after half a minute, in which this guard would be sure of nothing."""
+        connection = self._connection
+        if connection is not None and not await connection.answers():
+            connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))
 
     def _store_word(self) -> dict[str, object]:
         """How far this guard's store goes, once it has read the log to its end; and what the log lacks of it. A guard does not append: a node

@@ -24,7 +24,7 @@ from tdn.bus.log import Appender
 from tdn.confined.lanes import Lanes, Limits
 from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
 from tdn.node.answering import Answering
-from tdn.node.changes import Changes, NoLongerCurrent
+from tdn.node.changes import Changes, LogStands, NoLongerCurrent
 from tdn.node.checkpointing import Checkpointing
 from tdn.node.comparing import Comparing, expected
 from tdn.node.endpoint import Endpoint, cannot_serve
@@ -286,6 +286,10 @@ class Node:
                     raise task.exception()  # type: ignore[misc]  # just looked
                 if isinstance(task.result(), TdnError):
                     raise task.result()
+        except LogStands as error:
+            # The connection may lead nowhere: nobody waits for the broker to close it in order.
+            connection.give_up(error)
+            raise
         finally:
             self._telling.channel = None
             self._intake = None

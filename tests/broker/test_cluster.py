@@ -113,6 +113,12 @@ def pids(network: LiveNetwork) -> dict[str, int]:
     return {entry["id"]: entry["pid"] for entry in network.network.status() if entry["alive"]}
 
 
+def closed_behind(network: LiveNetwork, guard: str) -> bool:
+    """Whether another guard has heard nothing of this one for so long that it cut off the entities at its broker."""
+    logs = [(network.home.run / f"guard-{name}.log").read_text("utf-8") for name in network.network.guards() if name != guard]
+    return any(f"hears nothing of {guard}" in line or f", {guard}:" in line for log in logs for line in log.splitlines())
+
+
 class Repeated:
     """Something that is done again and again: how often, and the longest that one time took."""
 
@@ -297,7 +303,7 @@ async def test_the_guard_of_one_broker_is_killed(three: LiveNetwork, connect: Co
     async with (
         stubborn(three, folders[0], uuid, prefer=at["g2"]) as publisher,
         stubborn(three, folders[1], uuid, prefer=at["g2"]) as moved,
-        stubborn(three, folders[2], uuid, prefer=at["g3"]) as elsewhere,
+        stubborn(three, folders[2], uuid, only=at["g3"]) as elsewhere,
     ):
         connections = elsewhere.connections
         await asyncio.to_thread(three.network.process(Role.GUARD, "g2").kill_hard)
@@ -309,7 +315,8 @@ async def test_the_guard_of_one_broker_is_killed(three: LiveNetwork, connect: Co
         assert max(publisher.taken.values()) < moment
         await moved.publishes(20)
         await elsewhere.publishes(20)
-        assert elsewhere.connections == connections
+        # Unless the machine has so much else to do that this guard was silent too: then everybody is cut off there as well.
+        assert elsewhere.connections == connections or closed_behind(three, "g3"), elsewhere.refusals
         # It is fenced already: nobody waits for it any more.
         again = await owner.grants.give(PUBLISH, uuid, friend.identity.name.id)
         await publisher.publishes(20)

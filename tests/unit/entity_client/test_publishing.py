@@ -35,6 +35,9 @@ class Played:
         self.has_choice = has_choice
         self.opened = self.asked = 0
         self.left: list[Any] = []
+        #: Whether the broker is found to be away when it is doubted, and how often it was.
+        self.is_gone = False
+        self.doubted = 0
         self.sent: list[str] = []
 
     async def ask_pages(self, kind: str, body: Any) -> list[Any]:
@@ -49,6 +52,12 @@ class Played:
     def leave(self, connection: Any) -> None:
         self.left.append(connection)
 
+    def doubt(self, connection: Any) -> None:
+        self.doubted += 1
+        if self.is_gone:
+            self._waiting.set_exception(LOST)
+            self.publisher._channel.closed.set_result(LOST)  # type: ignore[union-attr]
+
     async def channel(self, *, confirms: bool) -> Any:
         self.opened += 1
         closed: asyncio.Future[TdnError] = asyncio.get_running_loop().create_future()
@@ -60,7 +69,8 @@ class Played:
         self.sent.append(message_id)
         happens = self._happens.pop(0)
         if happens is HANGS:
-            await asyncio.sleep(3600)
+            self._waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            await self._waiting
         if isinstance(happens, TdnError):
             assert self.publisher._channel is not None
             self.publisher._channel.closed.set_result(happens)
@@ -110,7 +120,7 @@ async def test_who_was_never_served_asks_first() -> None:
 
 
 async def test_a_broker_that_hangs_is_left() -> None:
-    """Where there is another. Its heartbeats would show it after forty seconds."""
+    """Where there is another. Its heartbeats would show it after half a minute, or never, if it only has no leader for the queue."""
     played = Played("taken", HANGS, "taken")
     async with played.publish_to() as publisher:
         await publisher.publish("one")
@@ -118,10 +128,23 @@ async def test_a_broker_that_hangs_is_left() -> None:
     assert (played.left, played.asked, played.sent[1]) == ([played], 1, played.sent[2])
 
 
-async def test_the_only_broker_is_waited_for() -> None:
+async def test_the_only_broker_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it is there."""
+    monkeypatch.setattr(messaging, "DOUBT_SECONDS", 0.05)
     played = Played(HANGS, has_choice=False)
-    played.timeout = 0.2
+    played.timeout = 0.4
     async with played.publish_to() as publisher:
         with pytest.raises(BrokerUnavailable, match="may arrive all the same"):
             await publisher.publish("one")
-    assert (played.left, len(played.sent)) == ([], 1)
+    assert (played.left, len(played.sent), played.doubted) == ([], 1, 1)
+
+
+async def test_a_connection_that_leads_nowhere_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message goes out again over the next one, also to the only broker."""
+    monkeypatch.setattr(messaging, "DOUBT_SECONDS", 0.05)
+    played = Played("taken", HANGS, "taken", has_choice=False)
+    played.is_gone = True
+    async with played.publish_to() as publisher:
+        await publisher.publish("one")
+        await publisher.publish("two")
+    assert (played.doubted, played.opened, played.sent[1]) == (1, 2, played.sent[2])
