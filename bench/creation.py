@@ -39,7 +39,7 @@ async def observe_sizes(client: EntityClient, home: Home) -> Sizes:
     session = client._session
     await session.ready(10.0)
     assert session._line is not None
-    channels = (session._line.requests, session._line.replies)
+    channels = (await session._line.for_changes(), session._line.replies)
     originals = [channel.publish for channel in channels]
     believing = session._believing
     read = believing.read

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -36,18 +36,24 @@ DOUBT_SECONDS = 2.0
 _LEAST_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Line:
-    """A connection and its two channels: changes are confirmed; questions and first contact are not, since the address of a direct
-    reply belongs to the channel that published."""
+    """A connection and its channels: one for questions, which nobody confirms, and for all answers; and, from the first change on, one for changes,
+    which are confirmed."""
 
     connection: Connection
-    requests: Channel
     replies: Channel
+    changes: Channel | None = None
 
     @property
     def is_open(self) -> bool:
-        return not any(part.closed.done() for part in (self.connection, self.requests, self.replies))
+        return not any(part.closed.done() for part in (self.connection, self.replies))
+
+    async def for_changes(self) -> Channel:
+        """The channel for changes. A broker that has refused one may go on refusing on that channel, which is then closed."""
+        if self.changes is None or self.changes.closed.done():
+            self.changes = await self.connection.channel(confirms=True)
+        return self.changes
 
 
 class Introduced:
@@ -79,16 +85,24 @@ class Introduced:
             line.connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))
             self._line = self._session = None
 
-    def _doubt(self, line: Line) -> None:
-        """Nobody has answered for a while: see whether the broker is still there, and leave it if not. It may be the connection that was lost, without
-        either end being told, and what is sent again over the same one is lost too."""
-        if self._line is line and line.is_open and (self._doubting is None or self._doubting.done()):
-            self._doubting = asyncio.create_task(self._leave_if_silent(line))
+    @contextlib.contextmanager
+    def suspecting(self, connection: Connection) -> Iterator[asyncio.TimerHandle]:
+        """While something is waited for. When it does not come for a while, it is seen whether the broker is there at all, and the connection left if not: it
+        may have been lost without either end being told, and what is sent again over the same one is lost too. Cancelled by whoever hears something."""
+        timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._doubt, connection)
+        try:
+            yield timer
+        finally:
+            timer.cancel()
 
-    async def _leave_if_silent(self, line: Line) -> None:
-        if not await line.connection.answers():
+    def _doubt(self, connection: Connection) -> None:
+        if self._doubting is None or self._doubting.done():
+            self._doubting = asyncio.create_task(self._leave_if_silent(connection))
+
+    async def _leave_if_silent(self, connection: Connection) -> None:
+        if not await connection.answers():
             logger.info("the broker does not answer; another connection is tried")
-            self._leave(line)
+            self.leave(connection)
 
     @property
     def has_choice(self) -> bool:
@@ -99,11 +113,6 @@ class Introduced:
         """Give up a connection whose broker does not do what is asked of it."""
         if self._line is not None and self._line.connection is connection:
             self._leave(self._line)
-
-    def doubt(self, connection: Connection) -> None:
-        """Leave a connection if its broker does not answer at all."""
-        if self._line is not None and self._line.connection is connection:
-            self._doubt(self._line)
 
     async def _disconnect(self) -> None:
         if self._doubting is not None:
@@ -154,10 +163,7 @@ class Introduced:
         async with self._lock:
             while not self._is_introduced:
                 try:
-                    try:
-                        await self._connect(deadline)
-                    except Refused as error:
-                        raise for_now(error) from error
+                    await self._connect(deadline)
                     self._may_be_late = True
                 except TimeoutError as error:
                     raise BrokerUnavailable("no broker answered in time") from error
@@ -183,8 +189,11 @@ class Introduced:
             async with asyncio.timeout_at(max(deadline, now() + _LEAST_SECONDS)):
                 self._line = await self._open_line()
         line = self._line
-        session = await self._introduce(line, deadline)
-        await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
+        try:
+            session = await self._introduce(line, deadline)
+            await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
+        except Refused as error:
+            raise for_now(error) from error
         if self._line is line:
             self._session = session
 
@@ -198,17 +207,27 @@ class Introduced:
             raise
 
     async def _open_channels(self, connection: Connection) -> Line:
-        line = Line(connection, await connection.channel(confirms=True), await connection.channel())
+        line = Line(connection, await connection.channel())
         # A channel alone is closed when the broker refuses something on it; whoever waits for an answer on it must not wait in vain.
-        for part in (line.connection, line.requests, line.replies):
+        for part in (line.connection, line.replies):
             part.closed.add_done_callback(partial(self._on_lost, line))
         line.replies.on_cancelled(self._on_queue_lost)
         line.replies.on_returned(self._on_returned)
-        await line.replies.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
         return line
 
     async def _introduce(self, line: Line, deadline: float) -> str:
         """Say hello until a node answers with our reply queue."""
+        # The address of a direct reply belongs to the channel that published.
+        with self.suspecting(line.connection):
+            channel = await line.connection.channel(confirms=True)
+        try:
+            with self.suspecting(line.connection):
+                await channel.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
+            return await self._say_hello(line, channel, deadline)
+        finally:
+            channel.abandon()
+
+    async def _say_hello(self, line: Line, channel: Channel, deadline: float) -> str:
         while True:
             message_id = envelope.new_id()
             logger.info("hello is request %s", message_id)
@@ -223,7 +242,8 @@ class Introduced:
                 with_chain=True,
             )
             async with self._expecting(message_id) as replies:
-                await line.replies.publish(
+                taken = False
+                sent = channel.publish(
                     names.REQUESTS,
                     names.nodes_key(),
                     raw,
@@ -232,10 +252,15 @@ class Introduced:
                     expiration_seconds=ATTEMPT_SECONDS * 2,
                 )
                 try:
-                    async with asyncio.timeout(max(0.05, min(ATTEMPT_SECONDS, deadline - now()))):
-                        reply = await self._next(replies, message_id)
+                    with self.suspecting(line.connection):
+                        async with asyncio.timeout(max(0.05, min(ATTEMPT_SECONDS, deadline - now()))):
+                            await sent
+                            taken = True
+                            reply = await self._next(replies, message_id)
                 except TimeoutError as error:
-                    self._doubt(line)
+                    if not taken and self.has_choice:
+                        # This broker cannot put anything into the queue that the nodes share.
+                        self._leave(line)
                     if now() >= deadline:
                         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
                     continue

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-from entity_client.introduced import DOUBT_SECONDS
 from entity_client.session import Session
 from tdn.bus.connection import Channel, Connection, Delivery
 from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
@@ -139,28 +138,27 @@ class Publisher:
             now=now,
         )
         while True:
-            doubting: asyncio.TimerHandle | None = None
             try:
-                channel = await self._open(deadline)
-                doubting = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._doubt, channel)
+                connection, channel = await self._open(deadline)
                 left = deadline - time.monotonic()
-                async with asyncio.timeout(max(0.1, min(left, _CONFIRM_SECONDS) if self._session.has_choice else left)):
-                    await channel.publish(
-                        self.topic,
-                        "",
-                        written,
-                        persistent=True,
-                        message_id=message_id,
-                        content_type=written_kind,
-                        sent=int(now.timestamp()),
-                        login=str(self._client.identity.name),
-                    )
+                with self._session.suspecting(connection):
+                    async with asyncio.timeout(max(0.1, min(left, _CONFIRM_SECONDS) if self._session.has_choice else left)):
+                        await channel.publish(
+                            self.topic,
+                            "",
+                            written,
+                            persistent=True,
+                            message_id=message_id,
+                            content_type=written_kind,
+                            sent=int(now.timestamp()),
+                            login=str(self._client.identity.name),
+                        )
                 self._proven = True
                 return Published(self.topic, message_id, now)
             except TimeoutError as error:
                 if time.monotonic() >= deadline:
                     raise BrokerUnavailable("the broker has not confirmed the message in time; it may arrive all the same") from error
-                self._leave(channel)
+                self._session.leave(connection)
             except LoginRefused:
                 raise
             except Refused as error:
@@ -170,15 +168,12 @@ class Publisher:
             except BrokerUnavailable:
                 if time.monotonic() >= deadline:
                     raise
-            finally:
-                if doubting is not None:
-                    doubting.cancel()
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _open(self, deadline: float) -> Channel:
+    async def _open(self, deadline: float) -> tuple[Connection, Channel]:
         async with self._lock:
-            if self._channel is not None and not self._channel.closed.done():
-                return self._channel
+            if self._connection is not None and self._channel is not None and not self._channel.closed.done():
+                return self._connection, self._channel
             proven, self._proven = self._proven, False
             if proven:
                 # A moment ago all was well, so it was only the connection that was lost: no node is waited for, who may have lost its own with the
@@ -188,21 +183,11 @@ class Publisher:
             await use(self._client, self.topic, PUBLISH)
             return await self._open_channel(deadline)
 
-    async def _open_channel(self, deadline: float) -> Channel:
+    async def _open_channel(self, deadline: float) -> tuple[Connection, Channel]:
         self._connection = await self._session.line(max(0.1, deadline - time.monotonic()))
-        self._channel = await self._connection.channel(confirms=True)
-        return self._channel
-
-    def _doubt(self, channel: Channel) -> None:
-        """Find out whether the connection still leads to a broker. If it does not, whoever waits for a confirmation is told."""
-        if self._channel is channel and self._connection is not None:
-            self._session.doubt(self._connection)
-
-    def _leave(self, channel: Channel) -> None:
-        """Give up a broker that takes nothing, unless another message has done so already."""
-        if self._channel is channel and self._connection is not None:
-            self._session.leave(self._connection)
-            self._channel = None
+        with self._session.suspecting(self._connection):
+            self._channel = await self._connection.channel(confirms=True)
+        return self._connection, self._channel
 
     async def _current_readers(self) -> Sequence[EllipticCurvePublicKey]:
         """The keys of those who read the topic, and our own."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from entity_client.endpoints import Age, Endpoints
-from entity_client.introduced import ATTEMPT_SECONDS, DOUBT_SECONDS, QUESTION_LIFE, Introduced, Line, for_now, now
+from entity_client.introduced import ATTEMPT_SECONDS, QUESTION_LIFE, Introduced, Line, for_now, now
 from entity_client.patience import Patience, before
 from tdn.bus.address import ConnectionSettings, NodeAddress
 from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, UsageError, from_object
@@ -176,25 +175,21 @@ class Session(Introduced):
         """Ask through the broker. When there is no answer at all within the `silence`, that is an end too: the next question says hello again."""
         line = await self._ensure(patience.until)
         first = min(patience.until, now() + silence) if silence is not None else patience.until
-        doubt = now() + DOUBT_SECONDS
         pause = _ASK_AGAIN_SECONDS
         again = now() + pause if node is not None else patience.until
         asked = [message_id]
         heard = False
         async with contextlib.AsyncExitStack() as expecting:
             replies = await expecting.enter_async_context(self._expecting(message_id))
+            suspicion = expecting.enter_context(self.suspecting(line.connection))
             await self._put(line, kind, body, node, key, patience, message_id)
             while patience.left > 0:
                 try:
-                    async with asyncio.timeout_at(min(first, doubt, again, patience.until)):
+                    async with asyncio.timeout_at(min(first, again, patience.until)):
                         reply = await self._next(replies, *asked)
                 except NoNodeAnswered:
                     return
                 except TimeoutError:
-                    if doubt <= now() < min(first, patience.until):
-                        self._doubt(line)
-                        doubt = math.inf
-                        continue
                     if not heard and again <= now() < patience.until:
                         # As another message: a node answers one once, and may have taken this one. Whichever answer comes first counts.
                         asked.append(envelope.new_id())
@@ -210,7 +205,8 @@ class Session(Introduced):
                     return
                 if node is not None and reply.signer.name.id != node.name.id:
                     continue
-                heard, first, doubt = True, patience.until, math.inf
+                heard, first = True, patience.until
+                suspicion.cancel()
                 # The pages of one answer follow each other; when they stop, the node is gone.
                 again = now() + _ASK_AGAIN_SECONDS if node is not None else patience.until
                 if reply.answers is not None:
@@ -284,14 +280,15 @@ class Session(Introduced):
                         raise self._undecided(kind) from None
                     continue
                 raw = self._write_change(kind, body, message_id, tail, self._session)
-                async with (
-                    self._expecting(message_id) as replies,
-                    # The confirmation is waited for no longer than the answer: with most brokers away none comes.
-                    asyncio.timeout(min(attempt, max(0.05, deadline - now()))),
-                ):
-                    await self._post(raw, message_id, node)
-                    sent = confirmed = True
-                    reply = await self._next(replies, message_id)
+                with self.suspecting(line.connection):
+                    async with (
+                        self._expecting(message_id) as replies,
+                        # The confirmation is waited for no longer than the answer: with most brokers away none comes.
+                        asyncio.timeout(min(attempt, max(0.05, deadline - now()))),
+                    ):
+                        await self._post(raw, message_id, node)
+                        sent = confirmed = True
+                        reply = await self._next(replies, message_id)
                 if reply.kind == "error":
                     raise from_object(reply.body)
                 return reply
@@ -305,12 +302,9 @@ class Session(Introduced):
                     if sent:
                         raise self._undecided(kind) from error
                     raise _unchanged(error) from error
-                if isinstance(error, TimeoutError) and line is not None:
-                    if not confirmed and self.has_choice:
-                        # It may answer and yet have no leader for what we sent: another is tried.
-                        self._leave(line)
-                    else:
-                        self._doubt(line)
+                if isinstance(error, TimeoutError) and line is not None and not confirmed and self.has_choice:
+                    # This broker may be there and have no leader for what we sent: another is tried.
+                    self._leave(line)
                 await asyncio.sleep(0.2)
 
     @contextlib.contextmanager
@@ -347,7 +341,8 @@ class Session(Introduced):
         if self._line is None or not self._line.is_open:
             raise BrokerUnavailable("the connection to the broker is gone")
         try:
-            await self._line.requests.publish(
+            channel = await self._line.for_changes()
+            await channel.publish(
                 names.REQUESTS,
                 names.topics_key(node.name.id if node is not None else None),
                 sealing.seal(raw, node.public_key) if node is not None else raw,

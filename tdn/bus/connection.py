@@ -1,7 +1,7 @@
 """A connection and its channels, awaitable: pika's callbacks become futures, its exceptions become ours.
 
-Whoever waits on a channel that closes gets the reason, never silence. A publish returns when the broker has confirmed it. Of several brokers
-any will do: clients spread over them, and one that is dead, hangs or lets nobody in costs a moment and no more.
+Whoever waits on a channel that closes gets the reason, never silence. A publish returns when the broker has confirmed it; a channel on which the
+broker did not take a message is closed. Of several brokers any will do: clients spread over them, and one that is dead, hangs or lets nobody in costs a moment and no more.
 """
 
 from __future__ import annotations
@@ -508,6 +508,7 @@ class Channel:
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
         tags = [tag for tag in self._unconfirmed if tag <= method.delivery_tag] if method.multiple else [method.delivery_tag]
+        not_taken = None
         for tag in tags:
             done, message_id = self._unconfirmed.pop(tag, (None, None))
             if done is None or done.done():
@@ -516,9 +517,15 @@ class Channel:
                 self._returned.discard(message_id)
                 done.set_exception(BrokerUnavailable("nobody is there to take the message"))
             elif isinstance(method, pika.spec.Basic.Nack):
-                done.set_exception(BrokerUnavailable("the broker did not take the message; it is full or in trouble"))
+                not_taken = BrokerUnavailable("the broker did not take the message; it is full or in trouble")
+                done.set_exception(not_taken)
             else:
                 done.set_result(None)
+        if not_taken is not None:
+            # On a channel whose first message to a quorum queue came while that had no leader, RabbitMQ (3.10.8) takes no message to it ever again. The
+            # next channel begins anew.
+            self.abandon()
+            self.end(not_taken)
 
     def _on_return(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
         if properties.message_id is not None:

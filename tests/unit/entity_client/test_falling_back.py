@@ -300,7 +300,7 @@ class Forgetful(Played):
         self.ids: list[str] = []
 
     async def _ensure(self, deadline: float) -> Any:
-        return SimpleNamespace(replies=self)
+        return SimpleNamespace(replies=self, connection=None)
 
     async def publish(self, exchange: str, key: str, message: bytes, *, message_id: str, **how: Any) -> None:
         self.ids.append(message_id)
