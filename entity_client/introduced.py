@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 QUESTION_LIFE = timedelta(seconds=60)
 #: How long one attempt waits before the same message is sent again.
 ATTEMPT_SECONDS = 3.0
-#: When nothing has come back for so long, it is looked whether the broker is there at all.
+#: The longest that it becomes, when nobody has answered the ones before: each that is only late makes a queue.
+_LONGEST_ATTEMPT_SECONDS = 4 * ATTEMPT_SECONDS
+#: When nothing has come back for so long, it is looked whether the broker is there at all; and then again and again.
 DOUBT_SECONDS = 2.0
 #: What connecting gets at least, however short the time is that a caller has left.
 _LEAST_SECONDS = 1.0
@@ -43,7 +45,8 @@ class Line:
 
     connection: Connection
     replies: Channel
-    changes: Channel | None = None
+    _changes: Channel | None = None
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def is_open(self) -> bool:
@@ -51,9 +54,27 @@ class Line:
 
     async def for_changes(self) -> Channel:
         """The channel for changes. A broker that has refused one may go on refusing on that channel, which is then closed."""
-        if self.changes is None or self.changes.closed.done():
-            self.changes = await self.connection.channel(confirms=True)
-        return self.changes
+        async with self._opening:
+            if self._changes is None or self._changes.closed.done():
+                self._changes = await self.connection.channel(confirms=True)
+            return self._changes
+
+
+class Suspicion:
+    """Whoever waits for something of a broker has this looked into, again and again, until it is done waiting."""
+
+    __slots__ = ("_look", "_timer")
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._due)
+
+    def _due(self) -> None:
+        self._look()
+        self._timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._due)
+
+    def end(self) -> None:
+        self._timer.cancel()
 
 
 class Introduced:
@@ -70,8 +91,10 @@ class Introduced:
         #: Whether a login that is refused may be so for the moment alone, by a guard that has to catch up first: we were let in before, or the broker
         #: has just come back.
         self._may_be_late = False
+        #: Being introduced may wait for a node; whoever needs no more than a connection does not wait for that.
         self._lock = asyncio.Lock()
-        self._doubting: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._doubting: dict[Connection, asyncio.Task[None]] = {}
 
     # --- being connected ---
 
@@ -79,25 +102,20 @@ class Introduced:
     def _is_introduced(self) -> bool:
         return self._line is not None and self._line.is_open and self._session is not None
 
-    def _leave(self, line: Line) -> None:
-        """Give up a connection without waiting for its broker, unless somebody else has done so already. Whoever waits on it is told."""
-        if self._line is line:
-            line.connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))
-            self._line = self._session = None
-
     @contextlib.contextmanager
-    def suspecting(self, connection: Connection) -> Iterator[asyncio.TimerHandle]:
+    def suspecting(self, connection: Connection) -> Iterator[None]:
         """While something is waited for. When it does not come for a while, it is seen whether the broker is there at all, and the connection left if not: it
-        may have been lost without either end being told, and what is sent again over the same one is lost too. Cancelled by whoever hears something."""
-        timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._doubt, connection)
+        may have been lost without either end being told, and what is sent again over the same one is lost too."""
+        suspicion = Suspicion(partial(self._doubt, connection))
         try:
-            yield timer
+            yield
         finally:
-            timer.cancel()
+            suspicion.end()
 
     def _doubt(self, connection: Connection) -> None:
-        if self._doubting is None or self._doubting.done():
-            self._doubting = asyncio.create_task(self._leave_if_silent(connection))
+        if connection not in self._doubting and not connection.closed.done():
+            looking = self._doubting[connection] = asyncio.create_task(self._leave_if_silent(connection))
+            looking.add_done_callback(lambda _: self._doubting.pop(connection, None))
 
     async def _leave_if_silent(self, connection: Connection) -> None:
         if not await connection.answers():
@@ -110,13 +128,14 @@ class Introduced:
         return len(self._settings.brokers) > 1
 
     def leave(self, connection: Connection) -> None:
-        """Give up a connection whose broker does not do what is asked of it."""
+        """Give up a connection whose broker does not do what is asked of it, without waiting for it. Whoever waits on it is told."""
+        connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))
         if self._line is not None and self._line.connection is connection:
-            self._leave(self._line)
+            self._line = self._session = None
 
     async def _disconnect(self) -> None:
-        if self._doubting is not None:
-            self._doubting.cancel()
+        for looking in self._doubting.values():
+            looking.cancel()
         if self._line is not None:
             await self._line.connection.close()
             self._line = None
@@ -124,15 +143,19 @@ class Introduced:
 
     async def line(self, timeout: float) -> Connection:
         """A connection, also when no node is there to introduce us to."""
-        async with self._lock:
+        try:
+            async with asyncio.timeout(timeout):
+                return (await self._connected()).connection
+        except TimeoutError as error:
+            raise BrokerUnavailable("no broker answered in time") from error
+
+    async def _connected(self) -> Line:
+        """The present connection, or a new one."""
+        async with self._connecting:
             if self._line is None or not self._line.is_open:
                 await self._disconnect()
-                try:
-                    async with asyncio.timeout(timeout):
-                        self._line = await self._open_line()
-                except TimeoutError as error:
-                    raise BrokerUnavailable("no broker answered in time") from error
-            return self._line.connection
+                self._line = await self._open_line()
+            return self._line
 
     @property
     def queue(self) -> str | None:
@@ -183,12 +206,9 @@ class Introduced:
             return self._line
 
     async def _connect(self, deadline: float) -> None:
-        if self._line is None or not self._line.is_open:
-            await self._disconnect()
-            # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more.
-            async with asyncio.timeout_at(max(deadline, now() + _LEAST_SECONDS)):
-                self._line = await self._open_line()
-        line = self._line
+        # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more.
+        async with asyncio.timeout_at(max(deadline, now() + _LEAST_SECONDS)):
+            line = await self._connected()
         try:
             session = await self._introduce(line, deadline)
             await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
@@ -217,58 +237,63 @@ class Introduced:
 
     async def _introduce(self, line: Line, deadline: float) -> str:
         """Say hello until a node answers with our reply queue."""
-        # The address of a direct reply belongs to the channel that published.
         with self.suspecting(line.connection):
+            # The address of a direct reply belongs to the channel that published.
             channel = await line.connection.channel(confirms=True)
-        try:
-            with self.suspecting(line.connection):
+            try:
                 await channel.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
-            return await self._say_hello(line, channel, deadline)
-        finally:
-            channel.abandon()
+                welcome = await self._say_hello(line, channel, deadline)
+            finally:
+                channel.abandon()
+        if welcome.kind == "error":
+            raise from_object(welcome.body)
+        if welcome.kind != "welcome" or welcome.body["network"] != self.network:
+            raise TrustError("the node belongs to another network than connection.toml names")
+        return str(welcome.body["session"])
 
-    async def _say_hello(self, line: Line, channel: Channel, deadline: float) -> str:
-        while True:
-            message_id = envelope.new_id()
-            logger.info("hello is request %s", message_id)
-            raw = envelope.write(
-                "hello",
-                {},
-                self.credentials,
-                audience=f"tdn:network:{self.network}",
-                now=datetime.now(UTC),
-                life=QUESTION_LIFE,
-                message_id=message_id,
-                with_chain=True,
-            )
-            async with self._expecting(message_id) as replies:
-                taken = False
-                sent = channel.publish(
-                    names.REQUESTS,
-                    names.nodes_key(),
-                    raw,
-                    headers={names.PATH_HEADER: names.CHANGE_PATH},
-                    reply_to=names.DIRECT_REPLY,
-                    expiration_seconds=ATTEMPT_SECONDS * 2,
-                )
+    async def _say_hello(self, line: Line, channel: Channel, deadline: float) -> Envelope:
+        """Until the first answer to any of them: a node that is slow is not made slower by forgetting what it was asked."""
+        asked: list[str] = []
+        patience = ATTEMPT_SECONDS
+        replies: asyncio.Queue[bytes | TdnError] = asyncio.Queue()
+        async with contextlib.AsyncExitStack() as expecting:
+            while True:
+                asked.append(envelope.new_id())
+                await expecting.enter_async_context(self._expecting(asked[-1], replies))
+                sent = self._hello(channel, asked[-1])
                 try:
-                    with self.suspecting(line.connection):
-                        async with asyncio.timeout(max(0.05, min(ATTEMPT_SECONDS, deadline - now()))):
-                            await sent
-                            taken = True
-                            reply = await self._next(replies, message_id)
+                    async with asyncio.timeout(max(0.05, min(patience, deadline - now()))):
+                        await sent
+                        return await self._next(replies, *asked)
                 except TimeoutError as error:
-                    if not taken and self.has_choice:
-                        # This broker cannot put anything into the queue that the nodes share.
-                        self._leave(line)
                     if now() >= deadline:
                         raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
-                    continue
-            if reply.kind == "error":
-                raise from_object(reply.body)
-            if reply.kind != "welcome" or reply.body["network"] != self.network:
-                raise TrustError("the node belongs to another network than connection.toml names")
-            return str(reply.body["session"])
+                    if self.has_choice and sent.cancelled():
+                        # This broker cannot put anything into the queue that the nodes share.
+                        self.leave(line.connection)
+                        raise BrokerUnavailable("the broker does not take what nodes are asked") from error
+                patience = min(2 * patience, _LONGEST_ATTEMPT_SECONDS)
+
+    def _hello(self, channel: Channel, message_id: str) -> asyncio.Future[None]:
+        logger.info("hello is request %s", message_id)
+        raw = envelope.write(
+            "hello",
+            {},
+            self.credentials,
+            audience=f"tdn:network:{self.network}",
+            now=datetime.now(UTC),
+            life=QUESTION_LIFE,
+            message_id=message_id,
+            with_chain=True,
+        )
+        return channel.publish(
+            names.REQUESTS,
+            names.nodes_key(),
+            raw,
+            headers={names.PATH_HEADER: names.CHANGE_PATH},
+            reply_to=names.DIRECT_REPLY,
+            expiration_seconds=ATTEMPT_SECONDS * 2,
+        )
 
     def _on_queue_lost(self) -> None:
         """The reply queue is gone, with the broker that it was on, and the connection is not: the next message begins with a hello. No answer

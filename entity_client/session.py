@@ -181,7 +181,7 @@ class Session(Introduced):
         heard = False
         async with contextlib.AsyncExitStack() as expecting:
             replies = await expecting.enter_async_context(self._expecting(message_id))
-            suspicion = expecting.enter_context(self.suspecting(line.connection))
+            expecting.enter_context(self.suspecting(line.connection))
             await self._put(line, kind, body, node, key, patience, message_id)
             while patience.left > 0:
                 try:
@@ -206,7 +206,6 @@ class Session(Introduced):
                 if node is not None and reply.signer.name.id != node.name.id:
                     continue
                 heard, first = True, patience.until
-                suspicion.cancel()
                 # The pages of one answer follow each other; when they stop, the node is gone.
                 again = now() + _ASK_AGAIN_SECONDS if node is not None else patience.until
                 if reply.answers is not None:
@@ -304,7 +303,7 @@ class Session(Introduced):
                     raise _unchanged(error) from error
                 if isinstance(error, TimeoutError) and line is not None and not confirmed and self.has_choice:
                     # This broker may be there and have no leader for what we sent: another is tried.
-                    self._leave(line)
+                    self.leave(line.connection)
                 await asyncio.sleep(0.2)
 
     @contextlib.contextmanager

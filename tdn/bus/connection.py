@@ -38,8 +38,11 @@ _CONNECT_SECONDS = 10
 #: How long a broker may take to answer a request on an open connection. One that hangs keeps its connections, and shows it by heartbeats only after
 #: half a minute; one whose queue has no leader says nothing at all, for as long as that lasts.
 _ANSWER_SECONDS = 15.0
-#: How long a broker may take to open a channel, when it is doubted that it is there at all. That needs no queue, no other broker and no guard.
-_ALIVE_SECONDS = 4.0
+#: How long nothing at all may come of a broker, when it is doubted that it is there: it sends something twice in the time between two heartbeats, however
+#: much it has to do. Asked to open a channel it answers at once, unless that waits behind what we send.
+_ALIVE_SECONDS = HEARTBEAT_SECONDS / 2 + 1.0
+#: How long a connection that is closed waits for the broker to say goodbye.
+_GOODBYE_SECONDS = 5.0
 #: How long a broker may take before the next one is tried beside it. Connecting takes 11 ms where nothing else is going on.
 _NEXT_SECONDS = 1.5
 
@@ -268,33 +271,49 @@ class Connection:
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.closed.done():
             raise self.closed.result()
+
+        def take(opened: Any) -> None:
+            if waiting.done():
+                # Nobody waits for it any more.
+                opened.close()
+            else:
+                waiting.set_result(opened)
+
         try:
-            self._raw.channel(on_open_callback=lambda opened: _settle(waiting, opened))
+            self._raw.channel(on_open_callback=take)
         except foreign.AMQPError as error:
             raise translate(error, who=self._who) from error
-        await asyncio.wait([waiting, self.closed], return_when=asyncio.FIRST_COMPLETED, timeout=_ANSWER_SECONDS)
-        if not waiting.done():
-            raise self.closed.result() if self.closed.done() else _unanswered()
+        try:
+            await asyncio.wait([waiting, self.closed], return_when=asyncio.FIRST_COMPLETED, timeout=_ANSWER_SECONDS)
+            if not waiting.done():
+                raise self.closed.result() if self.closed.done() else _unanswered()
+        finally:
+            waiting.cancel()
         channel = Channel(waiting.result())
         self._channels.add(channel)
-        if prefetch:
-            await channel.prefetch(prefetch)
-        if confirms:
-            await channel.confirm()
+        try:
+            if prefetch:
+                await channel.prefetch(prefetch)
+            if confirms:
+                await channel.confirm()
+        except BaseException:
+            channel.abandon()
+            raise
         return channel
 
     async def answers(self) -> bool:
         """Whether the broker is at the other end: a connection that was lost on its way is open to both ends until heartbeats are missed. One
-        that has said why it takes nothing is there."""
-        if self._blocked:
-            return not self.closed.done()
-        try:
-            async with asyncio.timeout(_ALIVE_SECONDS):
-                channel = await self.channel()
-        except (TimeoutError, TdnError):
-            return False
-        channel.abandon()
-        return True
+        that has said why it takes nothing is there, and so is one of which anything comes, if it be only a part of what it sends."""
+        heard = self._raw.bytes_received
+        if not self._blocked:
+            try:
+                async with asyncio.timeout(_ALIVE_SECONDS):
+                    channel = await self.channel()
+                channel.abandon()
+                return True
+            except (TimeoutError, TdnError):
+                pass
+        return not self.closed.done() and (self._blocked or self._raw.bytes_received > heard)
 
     def abandon(self) -> None:
         """Close without waiting for it."""
@@ -312,7 +331,9 @@ class Connection:
     async def close(self) -> None:
         self.abandon()
         if not self.closed.done():
-            await asyncio.wait([self.closed], timeout=5)
+            await asyncio.wait([self.closed], timeout=_GOODBYE_SECONDS)
+            # The broker has not said goodbye. Whoever still waits on it need not wait for heartbeats to be missed.
+            self.give_up(BrokerUnavailable("the connection to the broker is closed"))
 
     def _note_blocked(self, blocked: bool) -> None:
         self._blocked = blocked
@@ -487,7 +508,7 @@ class Channel:
     async def close(self) -> None:
         if not self.closed.done() and self._raw.is_open:
             self._raw.close()
-            await asyncio.wait([self.closed], timeout=5)
+            await asyncio.wait([self.closed], timeout=_GOODBYE_SECONDS)
 
     async def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.closed.done():
@@ -508,24 +529,24 @@ class Channel:
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
         tags = [tag for tag in self._unconfirmed if tag <= method.delivery_tag] if method.multiple else [method.delivery_tag]
-        not_taken = None
+        taken = not isinstance(method, pika.spec.Basic.Nack)
         for tag in tags:
             done, message_id = self._unconfirmed.pop(tag, (None, None))
+            returned = message_id is not None and message_id in self._returned
+            self._returned.discard(message_id or "")
             if done is None or done.done():
                 continue
-            if message_id is not None and message_id in self._returned:
-                self._returned.discard(message_id)
+            if returned:
                 done.set_exception(BrokerUnavailable("nobody is there to take the message"))
-            elif isinstance(method, pika.spec.Basic.Nack):
-                not_taken = BrokerUnavailable("the broker did not take the message; it is full or in trouble")
-                done.set_exception(not_taken)
-            else:
+            elif taken:
                 done.set_result(None)
-        if not_taken is not None:
+            else:
+                done.set_exception(_not_taken())
+        if not taken:
             # On a channel whose first message to a quorum queue came while that had no leader, RabbitMQ (3.10.8) takes no message to it ever again. The
-            # next channel begins anew.
+            # next channel begins anew, also when nobody waits for this message any more.
             self.abandon()
-            self.end(not_taken)
+            self.end(_not_taken())
 
     def _on_return(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
         if properties.message_id is not None:
@@ -544,6 +565,10 @@ class Channel:
                 # Retrieved here too: a publisher that did not wait is not to be told by a warning at exit.
                 waiting.exception()
         self._unconfirmed.clear()
+
+
+def _not_taken() -> BrokerUnavailable:
+    return BrokerUnavailable("the broker did not take the message; it is full or in trouble")
 
 
 def _unanswered() -> BrokerUnavailable:

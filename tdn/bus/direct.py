@@ -11,13 +11,16 @@ import logging
 from collections.abc import Sequence
 
 from tdn.bus.connection import Broker, Channel, Connection
-from tdn.errors import TdnError
+from tdn.errors import BrokerUnavailable, TdnError
 from tdn.trust.credentials import Credentials
 
 logger = logging.getLogger(__name__)
 
 #: Answers that wait while the connection is made again. Askers say hello again by themselves.
 _WAITING = 1000
+#: When the broker has not taken an answer within so long, it is seen whether it is there at all: nobody else would find out that this connection was lost
+#: without a word, and every first contact through this node would wait for heartbeats.
+_DOUBT_SECONDS = 2.0
 
 
 class DirectReplies:
@@ -48,10 +51,19 @@ class DirectReplies:
                         if connection is not None:
                             await connection.close()
                         connection = await Connection.open(self._brokers, self._credentials, vhost=self._vhost)
-                        channel = await connection.channel()
-                    channel.publish("", address, message)
+                        channel = await connection.channel(confirms=True)
+                    await self._publish(connection, channel, address, message)
                 except TdnError as error:
                     logger.info("a direct reply was lost: %s", error)
         finally:
             if connection is not None:
                 await connection.close()
+
+    async def _publish(self, connection: Connection, channel: Channel, address: str, message: bytes) -> None:
+        try:
+            async with asyncio.timeout(_DOUBT_SECONDS):
+                await channel.publish("", address, message)
+        except TimeoutError:
+            logger.info("a direct reply was not confirmed")
+            if not await connection.answers():
+                connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))

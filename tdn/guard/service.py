@@ -95,8 +95,11 @@ class Guard:
         self._missed_logins: dict[str, str] = {}
         self._connection: Connection | None = None
         self._channels: dict[str, Channel] = {}
-        self._confirmed = float("-inf")
+        self._opening = asyncio.Lock()
+        #: When the last word was given to the broker, and when the last one that it has confirmed.
+        self._said = self._confirmed = float("-inf")
         self._news = asyncio.Event()
+        self._doubting: asyncio.Task[None] | None = None
         #: Whether it knows whom it has allowed what.
         self._remembers = asyncio.Event()
         if self._memory.complete:
@@ -143,8 +146,8 @@ class Guard:
 
     @property
     def sure(self) -> bool:
-        """Whether the view is known to be up to date."""
-        return self._following and time.monotonic() - self._confirmed < LEASE_SECONDS
+        """Whether the view is known to be up to date, and the others can hear that this guard is there: whom they do not hear, they close behind."""
+        return self._following and time.monotonic() - min(self._said, self._confirmed) < LEASE_SECONDS
 
     def readiness(self) -> dict[str, Any]:
         """Whether it vouches for anybody, and if not, why."""
@@ -228,13 +231,22 @@ class Guard:
     # --- saying how far it is ---
 
     async def _beat(self) -> None:
-        """Twice a second, and whenever there is news."""
-        while True:
-            self._news.clear()
-            await self._say(self._ended_lately())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_SECONDS):
-                    await self._news.wait()
+        """Twice a second, and whenever there is news. A word that is not confirmed yet puts off the next one by a moment and no more: the other guards
+        count beats."""
+        under_way: set[asyncio.Task[bool]] = set()
+        try:
+            while True:
+                self._news.clear()
+                under_way.add(asyncio.create_task(self._say(self._ended_lately())))
+                done, under_way = await asyncio.wait(under_way, timeout=BEAT_SECONDS)
+                for word in done:
+                    word.result()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(BEAT_SECONDS):
+                        await self._news.wait()
+        finally:
+            for word in under_way:
+                word.cancel()
 
     def _ended_lately(self) -> dict[str, object]:
         """What was said of the last minute's ends, again: a node that takes over from one that died was not there when it was said."""
@@ -257,21 +269,28 @@ class Guard:
         try:
             async with asyncio.timeout(LEASE_SECONDS):
                 words = await self._channel(names.GUARDS)
-                await words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
+                confirmed = words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
+                self._said = said
+                await confirmed
         except TdnError:
+            # Where there is no such exchange nobody hears it.
+            self._said = float("-inf")
             return False
         except TimeoutError:
-            await self._leave_if_silent()
+            self._doubt()
             return False
         if not self._several:
             # From the moment before it was sent: the broker had it no earlier.
-            self._confirmed = said
+            self._confirmed = max(said, self._confirmed)
         return True
 
-    async def _leave_if_silent(self) -> None:
+    def _doubt(self) -> None:
         """A connection that was lost without a word shows it by heartbeats only after half a minute, in which this guard would be sure of nothing."""
-        connection = self._connection
-        if connection is not None and not await connection.answers():
+        if self._connection is not None and (self._doubting is None or self._doubting.done()):
+            self._doubting = asyncio.create_task(self._leave_if_silent(self._connection))
+
+    async def _leave_if_silent(self, connection: Connection) -> None:
+        if not await connection.answers():
             connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))
 
     def _store_word(self) -> dict[str, object]:
@@ -308,10 +327,11 @@ class Guard:
 
     async def _channel(self, exchange: str) -> Channel:
         """The channel for what is said on one exchange: before the first node has made that, the broker closes the channel."""
-        channel = self._channels.get(exchange)
-        if channel is None or channel.closed.done():
-            channel = self._channels[exchange] = await self._new_channel(confirms=True)
-        return channel
+        async with self._opening:
+            channel = self._channels.get(exchange)
+            if channel is None or channel.closed.done():
+                channel = self._channels[exchange] = await self._new_channel(confirms=True)
+            return channel
 
     async def _new_channel(self, *, confirms: bool = False) -> Channel:
         if self._connection is None:

@@ -74,6 +74,16 @@ async def test_several_at_once() -> None:
             await told
 
 
+async def test_nobody_waits_any_more_for_what_was_refused() -> None:
+    """The next message must not meet the same refusal on the same channel."""
+    raw, channel = await open_channel()
+    given_up = channel.publish("exchange", "", b"1")
+    given_up.cancel()
+    raw.says(pika.spec.Basic.Nack, 1)
+    assert not raw.is_open
+    assert isinstance(channel.closed.result(), BrokerUnavailable)
+
+
 async def test_a_message_that_came_back_leaves_the_channel_open() -> None:
     """Nobody was there to take it: nothing is wrong with the broker."""
     raw, channel = await open_channel()

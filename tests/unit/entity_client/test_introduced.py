@@ -1,0 +1,255 @@
+"""T22: how an entity comes to its place in the network, and finds out that its connection leads nowhere. Real credentials and messages; the broker is
+played, so that it can be slow, deaf or gone at will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+
+from entity_client import introduced
+from entity_client.introduced import Introduced, Line
+from tdn.bus.address import ConnectionSettings
+from tdn.bus.connection import Broker, Delivery
+from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError
+from tdn.local.ca import CertificateAuthority
+from tdn.protocol.names import Role
+from tdn.trust import credentials, envelope, sealing
+from tdn.trust.credentials import Credentials
+from tests.live import until
+
+NETWORK = "0" * 64
+TOLD = BrokerUnavailable("ended")
+
+Future = asyncio.Future[Any]
+
+
+@dataclass
+class People:
+    alice: Credentials
+    node: Credentials
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> People:
+    folder = tmp_path_factory.mktemp("people")
+    authority = CertificateAuthority(folder / "ca")
+    authority.create()
+    authority.issue(Role.ENTITY, "alice", folder / "alice")
+    authority.issue(Role.NODE, "n1", folder / "n1")
+    return People(credentials.load(folder / "alice"), credentials.load(folder / "n1"))
+
+
+class PlayedChannel:
+    """One whose messages the broker takes, or says nothing of."""
+
+    def __init__(self, broker: PlayedBroker) -> None:
+        self._broker = broker
+        self.closed: Future = asyncio.get_running_loop().create_future()
+        self.is_abandoned = False
+
+    async def consume(self, queue: str, on_delivery: Callable[[Delivery], None], *, no_ack: bool) -> str:
+        self._deliver = on_delivery
+        return "tag"
+
+    def publish(self, exchange: str, key: str, body: bytes, **how: Any) -> Future:
+        sent: Future = asyncio.get_running_loop().create_future()
+        if self._broker.takes:
+            sent.set_result(None)
+        self._broker.sent.append((self, body))
+        return sent
+
+    def welcome(self, hello: bytes) -> None:
+        """As a node answers it."""
+        people = self._broker.people
+        asked = envelope.authenticate(hello, lambda header: people.alice.identity)
+        raw = envelope.write(
+            "welcome",
+            {"node": "n1", "institution": "local", "network": NETWORK, "session": "a" * 32},
+            people.node,
+            audience="entity:alice",
+            now=datetime.now(UTC),
+            life=timedelta(minutes=1),
+            answers=asked.id,
+            with_chain=True,
+        )
+        sealed = sealing.seal(raw, people.alice.identity.public_key)
+        self._deliver(cast(Any, SimpleNamespace(correlation=None, body=sealed)))
+
+    def on_cancelled(self, told: Callable[[], None]) -> None: ...
+
+    def on_returned(self, told: Callable[[str], None]) -> None: ...
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
+class PlayedConnection:
+    def __init__(self, broker: PlayedBroker) -> None:
+        self._broker = broker
+        self.closed: Future = asyncio.get_running_loop().create_future()
+        self.channels: list[PlayedChannel] = []
+
+    async def channel(self, *, confirms: bool = False) -> PlayedChannel:
+        await asyncio.sleep(0)
+        self.channels.append(PlayedChannel(self._broker))
+        return self.channels[-1]
+
+    async def answers(self) -> bool:
+        self._broker.looks += 1
+        return self._broker.answers
+
+    def give_up(self, error: TdnError) -> None:
+        if not self.closed.done():
+            self.closed.set_result(error)
+
+    async def close(self) -> None:
+        self.give_up(TOLD)
+
+
+class PlayedBroker:
+    def __init__(self, people: People) -> None:
+        self.people = people
+        self.takes = self.answers = True
+        self.looks = 0
+        self.sent: list[tuple[PlayedChannel, bytes]] = []
+        self.connections: list[PlayedConnection] = []
+
+
+class Played(Introduced):
+    def __init__(self, broker: PlayedBroker, brokers: int = 1) -> None:
+        addresses = [Broker("127.0.0.1", port) for port in range(1, brokers + 1)]
+        super().__init__(broker.people.alice, ConnectionSettings(NETWORK, "tdn", addresses, []))
+        self.remember(broker.people.node.identity)
+        self._broker = broker
+
+    async def _open_line(self) -> Line:
+        self._broker.connections.append(PlayedConnection(self._broker))
+        return await self._open_channels(cast(Any, self._broker.connections[-1]))
+
+    async def enter(self, seconds: float) -> Line:
+        return await self._ensure(asyncio.get_running_loop().time() + seconds)
+
+
+@pytest.fixture(autouse=True)
+def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(introduced, "ATTEMPT_SECONDS", 0.05)
+    monkeypatch.setattr(introduced, "DOUBT_SECONDS", 0.02)
+
+
+@pytest.fixture
+def broker(people: People) -> PlayedBroker:
+    return PlayedBroker(people)
+
+
+@pytest_asyncio.fixture
+async def one(broker: PlayedBroker) -> AsyncIterator[Played]:
+    played = Played(broker)
+    yield played
+    await played._disconnect()
+
+
+async def test_a_slow_node_is_asked_again_and_its_first_answer_counts(broker: PlayedBroker, one: Played) -> None:
+    """Where an answer takes longer than an attempt, as long as there is patience: forgetting what was asked would make it endless."""
+    entering = asyncio.create_task(one.enter(10))
+    await until(lambda: len(broker.sent) == 3)
+    channel, first = broker.sent[0]
+    channel.welcome(first)
+    assert await entering is one._line
+    assert one.queue == "a" * 32
+    assert channel.is_abandoned
+    assert not one._pending
+
+
+async def test_attempts_are_further_and_further_apart(broker: PlayedBroker, one: Played) -> None:
+    """Each makes a queue, if it is only late."""
+    with pytest.raises(NoNodeAnswered):
+        await one.enter(0.5)
+    # At 0, 0.05, 0.15, 0.35.
+    assert 2 <= len(broker.sent) <= 4
+    assert len(broker.connections) == 1
+
+
+async def test_a_broker_that_takes_no_hello_is_left(broker: PlayedBroker) -> None:
+    """Where there is another. It may answer, and have no leader for the queue that the nodes share."""
+    played = Played(broker, brokers=3)
+    broker.takes = False
+    entering = asyncio.create_task(played.enter(10))
+    await until(lambda: bool(broker.connections) and broker.connections[0].closed.done())
+    broker.takes = True
+    await until(lambda: broker.sent[-1][0] not in broker.connections[0].channels)
+    channel, hello = broker.sent[-1]
+    channel.welcome(hello)
+    assert await entering is played._line
+    await played._disconnect()
+
+
+async def test_who_has_no_time_left_leaves_no_broker(broker: PlayedBroker) -> None:
+    """Its last attempt is short, and others publish and subscribe on the same connection."""
+    played = Played(broker, brokers=3)
+    broker.takes = False
+    with pytest.raises(NoNodeAnswered):
+        await played.enter(0.01)
+    assert not broker.connections[0].closed.done()
+    await played._disconnect()
+
+
+async def test_a_connection_is_not_waited_for_behind_a_hello(broker: PlayedBroker, one: Played) -> None:
+    """Who publishes needs no node."""
+    entering = asyncio.create_task(one.enter(10))
+    await until(lambda: bool(broker.sent))
+    assert await one.line(1.0) is broker.connections[0]
+    assert not entering.done()
+    assert len(broker.connections) == 1
+    channel, hello = broker.sent[-1]
+    channel.welcome(hello)
+    await entering
+
+
+async def test_two_who_connect_share_a_connection(broker: PlayedBroker, one: Played) -> None:
+    lines = await asyncio.gather(*(one.line(1.0) for _ in range(3)))
+    assert set(lines) == {broker.connections[0]}
+    assert one._line is not None
+    opened = len(broker.connections[0].channels)
+    changes = await asyncio.gather(*(one._line.for_changes() for _ in range(3)))
+    assert len(set(changes)) == 1
+    assert len(broker.connections[0].channels) == opened + 1
+
+
+async def test_doubt_goes_on(broker: PlayedBroker, one: Played) -> None:
+    """A connection may be lost after the first look: it is looked at as long as something is waited for, and left then."""
+    connection = await one.line(1.0)
+    with one.suspecting(connection):
+        await until(lambda: broker.looks >= 3)
+        assert not connection.closed.done()
+        broker.answers = False
+        await until(connection.closed.done)
+    assert (one._line, one.queue) == (None, None)
+    looks = broker.looks
+    await asyncio.sleep(0.1)
+    assert broker.looks == looks
+
+
+async def test_what_came_in_time_is_not_doubted(broker: PlayedBroker, one: Played) -> None:
+    with one.suspecting(await one.line(1.0)):
+        pass
+    await asyncio.sleep(0.1)
+    assert not broker.looks
+
+
+async def test_a_connection_of_before_can_be_left(broker: PlayedBroker, one: Played) -> None:
+    """A publisher may still wait on it. The present one stays."""
+    before = await one.line(1.0)
+    one._line = None
+    present = await one.line(1.0)
+    one.leave(before)
+    assert before.closed.done()
+    assert not present.closed.done()
+    assert await one.line(1.0) is present
