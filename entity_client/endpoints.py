@@ -73,7 +73,7 @@ class Endpoints:
         asked = [address for address in self._known.values() if node in (None, address.id)]
         if not asked:
             return
-        arrived: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING)
+        arrived: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_WAITING)
         # Imported here: it takes a third of a second, which every command would pay for the rare one that needs it.
         from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
@@ -87,6 +87,8 @@ class Endpoints:
                     answer = await arrived.get()
                     if answer is None:
                         silent += 1
+                    elif isinstance(answer, Exception):
+                        raise answer
                     else:
                         yield answer
             finally:
@@ -95,23 +97,25 @@ class Endpoints:
                 await asyncio.gather(*asking, return_exceptions=True)
 
     async def _ask_one(
-        self, session: ClientSession, address: NodeAddress, message: bytes, arrived: asyncio.Queue[bytes | None]
+        self, session: ClientSession, address: NodeAddress, message: bytes, arrived: asyncio.Queue[bytes | Exception | None]
     ) -> None:
+        """Puts what one node answers into the queue, and None behind it. Not when cancelled: nobody reads any more, and there may be no room for it, ever."""
         from aiohttp import ClientError
 
         frames = framing.Frames()
         try:
             async with session.post(_url(address), data=message, allow_redirects=False) as response:
-                if response.content_type != framing.CONTENT_TYPE:
+                if response.content_type == framing.CONTENT_TYPE:
+                    async for data in response.content.iter_any():
+                        for frame in frames.feed(data):
+                            await arrived.put(frame)
+                else:
                     logger.info("the endpoint of node %s answered with status %d", address.id, response.status)
-                    return
-                async for data in response.content.iter_any():
-                    for frame in frames.feed(data):
-                        await arrived.put(frame)
         except (ClientError, OSError, TimeoutError, MalformedMessage) as error:
             logger.info("the endpoint of node %s did not answer: %s", address.id, error or type(error).__name__)
-        finally:
-            await arrived.put(None)
+        except Exception as error:
+            await arrived.put(error)
+        await arrived.put(None)
 
 
 def _url(address: NodeAddress) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -207,6 +208,9 @@ class Grants:
         present = await self.get(grant)
         if present.grant.issuer.name.id != self._client.identity.name.id:
             raise Refused(f"grant {grant} was given by {present.grant.issuer.name.id}, who alone can renew it")
+        if present.grant.issued == whole_seconds(moment := datetime.now(UTC)):
+            # Signed to the second, the newer of two of the same one cannot be told.
+            await asyncio.sleep(1.01 - moment.microsecond / 1_000_000)
         now = whole_seconds(datetime.now(UTC))
         old = present.grant.terms
         terms = replace(old, to=await self._name(present.grant.grantee), expires=max(old.not_before, now) + lifetime)

@@ -22,7 +22,8 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tdn.errors import BrokerUnavailable, TdnError, TrustError, UsageError
+from tdn.errors import BrokerUnavailable, TdnError, TrustError
+from tdn.machine import cannot_listen
 from tdn.node.answering import MAX_QUESTION_BYTES, Answering
 from tdn.node.limits import EndpointSettings
 from tdn.node.observed import Observed
@@ -125,10 +126,7 @@ class Endpoint:
             )
         except OSError as error:
             await self.close()
-            raise UsageError(
-                f"the endpoint cannot listen at {settings.host}:{settings.port} ({error.strerror}); "
-                "choose another place in [endpoint] of node.toml"
-            ) from error
+            raise cannot_listen(error, settings.host, settings.port, "[endpoint] in node.toml") from error
         public = settings.public
         logger.info("read-only endpoint at %s:%d, known as %s:%d", settings.host, settings.port, public.host, public.port)
 

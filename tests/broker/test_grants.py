@@ -171,14 +171,9 @@ async def test_renewed(live: LiveNetwork, connect: Connect) -> None:
     with pytest.raises(Refused, match=f"was given by {named(owner)}, who alone can renew it"):
         await friend.grants.renew(given.id, HOUR)
 
-    async def renewed() -> Granted | None:
-        # A grant is signed to the second: within the one in which it was given it cannot be renewed.
-        try:
-            return await owner.grants.renew(given.id, 2 * HOUR)
-        except Refused as error:
-            return None if "in the same second" in str(error) else pytest.fail(str(error))
-
-    longer: Granted = await until(renewed, "the next second")
+    # Also within the second in which it was given: a grant is signed to the second, and the client waits for the next.
+    for _ in range(2):
+        longer = await owner.grants.renew(given.id, 2 * HOUR)
     assert longer.id == given.id
     assert longer.grant.terms.expires >= given.grant.terms.expires + HOUR - timedelta(seconds=1)
     tell(owner, friend)

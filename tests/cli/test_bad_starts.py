@@ -215,6 +215,18 @@ def test_a_guards_port_in_use(home: Home) -> None:
     assert "Traceback" not in ran.err
 
 
+def test_a_nodes_endpoints_port_in_use(home: Home) -> None:
+    port = home.endpoint_port("n1")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        ran = start(home)
+    assert (ran.code, ran.error["error"]) == (2, "usage"), ran.err
+    assert f"port 127.0.0.1:{port} is in use by another program" in ran.error["message"]
+    assert "[endpoint] in node.toml" in ran.error["message"]
+    assert "Traceback" not in ran.err
+
+
 def read_only(home: Home, *words: str) -> Ran:
     """A command for which the home is read-only: on a mount of its own for root, whom modes do not stop; by modes for others."""
     tdn = str(Path(sys.executable).parent / "tdn")
