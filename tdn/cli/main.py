@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tdn.cli import archive, audit, doctor, keeping, output, watch
 from tdn.cli.output import add_globals, add_json, emit, note, table
-from tdn.errors import TrustError, UsageError
+from tdn.errors import TdnError, TrustError, UsageError
 from tdn.local.ca import AUTHORITIES, LEAF_LIFE, write_request
 from tdn.local.home import Home
 from tdn.local.network import Network
@@ -132,8 +132,12 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 def _down(arguments: argparse.Namespace) -> None:
-    stopped = Network(_home(arguments), note).down()
-    note("stopped; nothing is lost" if stopped else "nothing was running")
+    network = Network(_home(arguments), note)
+    stopped = network.down()
+    others = [f"{role} {name}" for role, name in network.not_ours()]
+    note("stopped; nothing is lost" if stopped else "nothing was running" if not others else "nothing that `tdn up` has started was running")
+    if others:
+        note(f"{', '.join(others)} {'goes' if len(others) == 1 else 'go'} on: end what was started by other means (systemd, a container, by hand) there")
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -238,6 +242,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
     network = Network(_home(arguments), note)
     home = network.home
     check_id(arguments.name)
+    network.operator.require_here()
     is_node = arguments.node or (arguments.name in home.ids(Role.NODE) and arguments.name not in home.ids(Role.ENTITY))
     role = Role.GUARD if arguments.guard else Role.NODE if is_node else Role.ENTITY
     if not home.exists or (
@@ -253,10 +258,15 @@ def _revoke(arguments: argparse.Namespace) -> None:
     network.operator.revoke(role, arguments.name)
     result: dict[str, object] = {"revoked": f"{role}:{arguments.name}", "receipt": None}
     ended = ""
-    if any(entry["alive"] for entry in network.status()):
+    # Brokers of one's own are elsewhere, and so are nodes, mostly: whether they run is seen by asking them.
+    if not home.settings().private_broker or any(entry["alive"] for entry in network.status()):
         if role is Role.NODE:
             network.process(role, arguments.name).stop()
-        sent = asyncio.run(network.operator.send_pending(timeout=arguments.timeout))
+        try:
+            sent = asyncio.run(network.operator.send_pending(timeout=arguments.timeout))
+        except TdnError:
+            note(f"the revocation of {role} {arguments.name} is signed and kept here; whether it is in the log is not known. `tdn ca revoke {arguments.name}` once more sends it")
+            raise
         result["receipt"] = sent[-1].receipt if sent else None
         network.await_cut([one.receipt for one in sent], timeout=arguments.timeout)
         if sent and sent[-1].revocation is not None:

@@ -10,7 +10,8 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from tdn.guard.service import Guard, GuardSettings
 from tdn.local import guard_file, node_file
 from tdn.local.guard_file import GuardFile
 from tdn.local.home import Home
+from tdn.local.processes import start_mark
 from tdn.local.settings_file import split_address
 from tdn.node.service import Node, NodeSettings
 from tdn.observe.endpoint import Endpoint
@@ -89,7 +91,7 @@ def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings, s
         checkpoint_records=int(os.environ.get("TDN_CHECKPOINT_RECORDS", CHECKPOINT_RECORDS)),
         endpoint=node_file.read_endpoint(folder, name, home.endpoint_port(name)),
         # `tdn up` waits as long as something gets on.
-        progress=lambda count: home.report(f"{Role.NODE}-{name}", {"pid": os.getpid(), "ready": False, "sequence": count}),
+        progress=lambda count: _report(home, f"{Role.NODE}-{name}", {"ready": False, "sequence": count}),
         traces=open_traces("node", name, observe.traces),
     )
 
@@ -184,8 +186,6 @@ def _serve_guard(
                     "sequence": guard.replica.position[0],
                     "lag": guard.replica.lag,
                     "cutting": guard.cutting,
-                    # A guard that was stopped in its tracks cannot say so; that it says nothing shows it.
-                    "at": int(time.time()),
                     "metrics": endpoint.url if endpoint is not None else None,
                     "counts": dict(guard.counts),
                 }
@@ -222,7 +222,7 @@ def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: C
         genesis=home.genesis(),
         enrolments=[path.read_bytes() for path in sorted(home.enrolments.glob("*.jws"))],
         newcomer=f"{role}:{name}",
-        progress=lambda count: home.report(f"{role}-{name}", {"pid": os.getpid(), "ready": False, "sequence": count}),
+        progress=lambda count: _report(home, f"{role}-{name}", {"ready": False, "sequence": count}),
         before_it_counts=before_it_counts,
     )
     if taken is None:
@@ -233,6 +233,18 @@ def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: C
     )
 
 
+def _report(home: Home, name: str, values: Mapping[str, Any]) -> None:
+    """What this process says of itself, and when: one that was stopped in its tracks cannot say so, but that it says nothing shows it."""
+    pid = os.getpid()
+    home.report(name, {"pid": pid, "started": _start_mark_of(pid), "at": int(time.time()), **values})
+
+
+@cache
+def _start_mark_of(pid: int) -> str | None:
+    """By this, who reads a report knows our pid from the same number of a later process."""
+    return start_mark(pid)
+
+
 @contextlib.contextmanager
 def _last_words(home: Home, name: str) -> Iterator[None]:
     """What ends a process stays in the home, where `tdn status` and `tdn doctor` find it."""
@@ -241,7 +253,7 @@ def _last_words(home: Home, name: str) -> Iterator[None]:
             yield
     except TdnError as error:
         with contextlib.suppress(OSError):
-            home.report(name, {"pid": os.getpid(), "ready": False, "ended": error.as_object()})
+            _report(home, name, {"ready": False, "ended": error.as_object()})
         raise
 
 
@@ -267,7 +279,7 @@ async def _with_room(begin: Callable[[], T], stop: asyncio.Event, home: Home, na
             told = why["message"]
             logger.warning("%s waits for room: %s", name, told)
         with contextlib.suppress(OSError):
-            home.report(name, {"pid": os.getpid(), "ready": False, "why": told, "waits": why, "at": int(time.time())})
+            _report(home, name, {"ready": False, "why": told, "waits": why})
         # What a start that failed had opened is closed before the next one.
         gc.collect()
         with contextlib.suppress(TimeoutError):
@@ -283,9 +295,9 @@ async def _run(
         last: dict[str, Any] | None = {}
         while True:
             try:
-                values = {"pid": os.getpid(), **state()}
+                values = {"at": int(time.time()), **state()}
                 if values != last:
-                    home.report(name, values)
+                    _report(home, name, values)
                     last = values
             except (OSError, sqlite3.Error) as error:
                 # A full disk, say. What it last said of itself is then no longer true; the service itself decides whether it goes on.

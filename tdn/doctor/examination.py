@@ -55,7 +55,7 @@ def examine(home: Home, say: Say, *, timeout_seconds: float, thorough: bool = Fa
     entries: list[dict[str, object]] = []
 
     def look_at_processes() -> Iterable[Finding]:
-        entries.extend(running.list_processes(network))
+        entries.extend(network.status())
         return running.look_at_processes(home, entries, network.guards())
 
     take("processes", look_at_processes)

@@ -272,7 +272,7 @@ def look_at_pending(home: Home) -> Iterator[Finding]:
         yield warning(
             "revocations",
             f"{len(waiting)} not in the log yet: {', '.join(waiting[:5])}",
-            "`tdn up` puts them there; of a running network, `tdn ca revoke NAME` once more",
+            "`tdn ca revoke NAME` once more sends them, while brokers and nodes run; so does `tdn up` in a home that has them all",
         )
     else:
         yield ok("revocations", "none is waiting for the log")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,50 +12,22 @@ from typing import Any
 from tdn.doctor.findings import Finding, of_error, ok, problem, warning
 from tdn.errors import BrokerUnavailable, NoRoom, UsageError, from_object
 from tdn.local.home import Home, Settings
-from tdn.local.network import Network
 from tdn.protocol.names import Role
 
-#: A process that nobody of ours started (systemd, a container) says of itself that it is there; so old may its word be. Nodes tick more often.
-_FRESH_SECONDS = 60.0
 #: A broker and a node under load have some hundred files open.
 _FEW_DESCRIPTORS = 1024
-
-
-def list_processes(network: Network) -> list[dict[str, Any]]:
-    """As `tdn status` lists them, and those that were started by other means."""
-    entries = network.status()
-    for entry in entries:
-        if not entry["alive"] and entry["role"] in (Role.NODE, Role.GUARD):
-            entry |= _by_other_means(network.home, f"{entry['role']}-{entry['id']}")
-    return entries
-
-
-def _by_other_means(home: Home, name: str) -> Mapping[str, Any]:
-    state = home.reported(name)
-    pid = state.get("pid")
-    try:
-        fresh = time.time() - (home.run / f"{name}.state.json").stat().st_mtime < _FRESH_SECONDS
-        if not fresh or not isinstance(pid, int) or pid <= 0 or "ended" in state:
-            return {}
-        os.kill(pid, 0)
-    except PermissionError:
-        # It is there, and another user's.
-        pass
-    except OSError:
-        return {}
-    return {"alive": True, "pid": pid, "ready": bool(state.get("ready")), "why": state.get("why")}
 
 
 def look_at_processes(home: Home, entries: Sequence[Mapping[str, Any]], started_here: Sequence[str]) -> Iterator[Finding]:
     """`started_here`: the guards that `tdn up` starts; others run beside brokers elsewhere."""
     some_run = any(entry["alive"] for entry in entries)
     if not some_run:
-        yield warning("processes", "nothing of this network runs here, so only files are looked at", "`tdn up` starts it")
+        yield warning("processes", "nothing of this network runs here, so only files and brokers are looked at", f"{_starting(home)} starts it, where it is to run here")
     for entry in entries:
         who = _who(entry)
         ended = _ended(home, entry)
         if not entry["alive"] and isinstance(ended, dict):
-            yield of_error("processes", from_object(ended), f"{who} ended by itself", "`tdn up` starts it again")
+            yield of_error("processes", from_object(ended), f"{who} ended by itself", f"{_starting(home)} starts it again")
         elif not entry["alive"] and entry["role"] == Role.GUARD and entry["id"] not in started_here:
             yield warning("processes", f"{who} does not run here", "if it runs nowhere, revoke it: revocations wait for it")
         elif not entry["alive"] and some_run:
@@ -64,7 +35,7 @@ def look_at_processes(home: Home, entries: Sequence[Mapping[str, Any]], started_
                 "processes",
                 BrokerUnavailable,
                 f"{who} does not run",
-                f"`tdn up` starts it; why it ended is in {_log(home, entry)}",
+                f"{_starting(home)} starts it; why it ended is in {_log(home, entry)}",
             )
     yield from _not_ready(home, [entry for entry in entries if entry["alive"] and not entry.get("ready", True)])
     if running := [entry["id"] for entry in entries if entry["alive"] and entry.get("ready", True)]:
@@ -89,7 +60,7 @@ def _not_ready(home: Home, entries: Sequence[Mapping[str, Any]]) -> Iterator[Fin
         alike.setdefault(str(why), []).append(entry)
     for why, those in alike.items():
         who = ", ".join(map(_who, those))
-        logs = ", ".join(str(_log(home, entry)) for entry in those[:1]) + (", and theirs" if len(those) > 1 else "")
+        logs = ", ".join(_log(home, entry) for entry in those[:1]) + (", and theirs" if len(those) > 1 else "")
         verb = "is" if len(those) == 1 else "are"
         yield problem(
             "processes", BrokerUnavailable, f"{who} {verb} not ready: {why}", f"see {logs}; the checks below may say why"
@@ -100,10 +71,16 @@ def _who(entry: Mapping[str, Any]) -> str:
     return str(entry["id"]) if entry["role"] == Role.BROKER else f"{entry['role']} {entry['id']}"
 
 
-def _log(home: Home, entry: Mapping[str, Any]) -> Path:
+def _starting(home: Home) -> str:
+    return "its unit or container, or `tdn node|guard --id ID`," if home.is_carried else "`tdn up`"
+
+
+def _log(home: Home, entry: Mapping[str, Any]) -> str:
     if entry["role"] == Role.BROKER:
-        return home.folder / str(entry["id"]) / "rabbitmq" / "log" / "broker.log"
-    return home.run / f"{entry['role']}-{entry['id']}.log"
+        return str(home.folder / str(entry["id"]) / "rabbitmq" / "log" / "broker.log")
+    # What `tdn up` has not started writes where its supervisor wants.
+    path = home.run / f"{entry['role']}-{entry['id']}.log"
+    return str(path) if path.exists() else "its journal, or its container's log"
 
 
 def look_at_descriptors(entries: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

@@ -161,6 +161,11 @@ class Home:
         return self.folder / "network" / "genesis.jws"
 
     @property
+    def is_carried(self) -> bool:
+        """Whether this is what one process needs of an operator's home (`deploy/carry.py`): it has the network, and nobody who signs for it."""
+        return self.exists and not (self.credentials(Role.OPERATOR, "") / "cert.pem").exists()
+
+    @property
     def enrolments(self) -> Path:
         return self.folder / "network" / "enrolments"
 
@@ -229,7 +234,7 @@ class Home:
         values = TDN.read(self.folder)
         broker, pki = values["broker"], values["pki"]
         embedded = pki["mode"] == "embedded"
-        roots = self.folder / "ca" / "root.pem" if embedded else self.folder / pki["roots"]
+        roots = self._carried_roots() or (self.folder / "ca" / "root.pem" if embedded else self.folder / pki["roots"])
         if broker["mode"] == "own":
             urls = broker["management_urls"] or (broker["management_url"] and [broker["management_url"]])
             for name, value in (("hosts", broker["hosts"]), ("management_url", urls)):
@@ -242,6 +247,13 @@ class Home:
         hosts = [Broker("127.0.0.1", place.amqps) for place in places]
         urls = [f"https://127.0.0.1:{place.management}" for place in places]
         return Settings(True, hosts, "tdn", urls, "127.0.0.1", places[0].guard_port, embedded, roots)
+
+    def _carried_roots(self) -> Path | None:
+        """In a carried home, what its own process trusts: the CA's folder is the operator's."""
+        if not self.is_carried:
+            return None
+        found = (self.credentials(role, name) / "trust.pem" for role in (Role.NODE, Role.GUARD) for name in self.ids(role))
+        return next((path for path in found if path.exists()), None)
 
     def version(self) -> int:
         """Which changes of the home's form it has seen, or UsageError when `home.json` does not say."""
@@ -352,7 +364,7 @@ class Home:
 
     # --- what each process says of itself ---
 
-    def report(self, name: str, values: dict[str, Any]) -> None:
+    def report(self, name: str, values: Mapping[str, Any]) -> None:
         path = self.run / f"{name}.state.json"
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(values) + "\n", "utf-8")

@@ -24,7 +24,7 @@ from tdn.local.broker import Broker
 from tdn.local.cluster import Cluster, check_count
 from tdn.local.home import Home, private_broker
 from tdn.local.operator import Operator
-from tdn.local.processes import DetachedProcess, is_free
+from tdn.local.processes import DetachedProcess, is_free, start_mark
 from tdn.protocol.names import Role
 from tdn.store.search import Reader
 from tdn.trust import credentials, statements
@@ -35,7 +35,7 @@ _READY_SECONDS = 60.0
 #: `disk_free_limit` in broker_config/rabbitmq.conf.
 _BROKER_ROOM_BYTES = 200_000_000
 
-#: A guard that has reported nothing for so long is paused or stuck.
+#: A process that has reported nothing for so long is paused or stuck: each reports every second.
 _SILENT_SECONDS = 5.0
 
 GUARD = "g1"
@@ -66,7 +66,7 @@ class Network:
             if brokers is not None:
                 self._check_brokers(brokers, present)
             known = self.home.ids(Role.NODE)
-            wanted = max(len(known), nodes if nodes is not None else len(known) or 2)
+            wanted = max(len(known), nodes if nodes is not None else len(known) or (0 if self.home.is_carried else 2))
             if self.running() and wanted == len(known) and wanted_brokers == present:
                 return False
             if wanted_brokers > present:
@@ -90,7 +90,8 @@ class Network:
         if not self.home.run.is_dir():
             return False
         with self._locked():
-            ran = any(entry["alive"] for entry in self.status())
+            not_ours = {(str(role), name) for role, name in self.not_ours()}
+            ran = any(entry["alive"] for entry in self.status() if (entry["role"], entry["id"]) not in not_ours)
             self._stop()
             return ran
 
@@ -184,7 +185,7 @@ class Network:
             number += 1
         for name in self.home.ids(Role.NODE):
             port = self.home.endpoint_port(name)
-            if port is not None and not self._process(Role.NODE, name).alive() and _taken([port]):
+            if port is not None and self._pid(Role.NODE, name) is None and _taken([port]):
                 self.home.endpoint_port(name, anew=True)
         # Where the network is may have changed (other ports); who they are has not.
         for role in (Role.NODE, Role.GUARD, Role.ENTITY):
@@ -205,15 +206,16 @@ class Network:
         if settings.private_broker:
             self._require_room()
         for name in self.guards():
-            if not self._process(Role.GUARD, name).alive():
+            if self._pid(Role.GUARD, name) is None:
                 self._spawn(Role.GUARD, name)
         if settings.private_broker:
             self.cluster.start()
         self._say("starting guards and nodes" if len(self.guards()) > 1 else "starting guard and nodes")
         for name in self.home.ids(Role.NODE):
-            if not self._process(Role.NODE, name).alive():
+            if self._pid(Role.NODE, name) is None:
                 self._spawn(Role.NODE, name)
         everyone = [(Role.GUARD, name) for name in self.guards()] + [(Role.NODE, name) for name in self.home.ids(Role.NODE)]
+        everyone = [one for one in everyone if one not in self.not_ours()]
         together = [self._process(role, name) for role, name in everyone]
         for role, name in everyone:
             self._await_ready(role, name, together)
@@ -221,16 +223,18 @@ class Network:
             self._say("putting waiting revocations into the log")
             asyncio.run(self.operator.send_pending(timeout=20.0))
 
-    def _run_by_hand(self, guard: str) -> dict[str, Any]:
-        """What a guard says of itself that was not started by `tdn up`; nothing when there is none."""
-        state = self.home.reported(f"{Role.GUARD}-{guard}")
-        pid = state.get("pid")
-        if not isinstance(pid, int) or pid <= 0 or time.time() - state.get("at", 0) > _SILENT_SECONDS:
-            return {}
-        with contextlib.suppress(OSError):
-            os.kill(pid, 0)
-            return state
-        return {}
+    def not_ours(self) -> list[tuple[Role, str]]:
+        """Nodes and guards that run here and that `tdn up` has not started."""
+        known = [(role, name) for role in (Role.GUARD, Role.NODE) for name in self.home.ids(role)]
+        return [one for one in known if self._pid(*one) is not None and not self._process(*one).alive()]
+
+    def _pid(self, role: Role, name: str) -> int | None:
+        """Of a node or guard that runs here: as the one that `tdn up` started, or as it says itself, which systemd, a container or somebody's hand started."""
+        if (pid := self._process(role, name).pid) is not None:
+            return pid
+        said = self.home.reported(f"{role}-{name}")
+        pid, started = said.get("pid"), said.get("started")
+        return pid if isinstance(pid, int) and started and start_mark(pid) == started and "ended" not in said else None
 
     def guards(self) -> list[str]:
         """The guards that are started here: of private brokers those that they ask. Others are run by hand, beside the brokers that ask them."""
@@ -293,24 +297,25 @@ class Network:
             time.sleep(0.05)
 
     def _process_status(self, role: Role, name: str) -> dict[str, Any]:
-        process = self._process(role, name)
-        alive = process.alive()
-        state = self.home.reported(f"{role}-{name}") if alive else {}
+        pid = self._pid(role, name)
+        alive = pid is not None
+        said = self.home.reported(f"{role}-{name}")
+        state = said if alive else {}
+        silent_seconds = int(time.time() - state.get("at", 0)) if "at" in state else 0
+        is_silent = silent_seconds > _SILENT_SECONDS
         entry: dict[str, Any] = {
             "role": str(role),
             "id": name,
-            "pid": process.pid,
+            "pid": pid,
             "alive": alive,
-            "ready": bool(state.get("ready")),
+            "ready": bool(state.get("ready")) and not is_silent,
         }
-        if why := state.get("why") if alive else (self.home.reported(f"{role}-{name}").get("ended") or {}).get("message"):
+        why = state.get("why") if alive else (said.get("ended") or {}).get("message")
+        if is_silent:
+            why = f"it has said nothing for {silent_seconds} s: it is paused, or cannot write here"
+        if why:
             entry["why"] = why
         if role is Role.GUARD:
-            if not alive and name not in self.guards():
-                state = self._run_by_hand(name)
-                entry |= {"alive": bool(state), "pid": state.get("pid")}
-            is_silent = time.time() - state.get("at", 0) > _SILENT_SECONDS
-            entry["ready"] = bool(state.get("ready")) and not is_silent
             entry |= {"sequence": state.get("sequence"), "lag": state.get("lag")}
             # What it cannot know it does not allow, and the broker lets nobody in whom no guard vouches for.
             entry["denies_all"] = not entry["ready"]
@@ -324,7 +329,7 @@ class Network:
 
     def _ports_to_be_free(self) -> list[int]:
         """All but those that our own brokers, guards and epmd hold: what outlives a broker that was killed."""
-        guards = [place.guard_port for place in self.home.places() if not self._process(Role.GUARD, place.guard).alive()]
+        guards = [place.guard_port for place in self.home.places() if self._pid(Role.GUARD, place.guard) is None]
         return [*self.cluster.ports_to_be_free(), *guards]
 
     def _check_brokers(self, brokers: int, present: int) -> None:

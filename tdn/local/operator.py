@@ -54,6 +54,7 @@ class Operator:
 
     def found(self) -> None:
         """CA, operator and genesis, if they are not there yet."""
+        self.require_here()
         home = self._home
         home.prepare()
         settings = home.settings()
@@ -66,6 +67,16 @@ class Operator:
         if not home.genesis_path.exists():
             home.genesis_path.write_bytes(self._write_genesis(settings.roots))
         write_connection(folder, home.connection())
+
+    def require_here(self) -> None:
+        """Refuse a home that was carried from the operator's: it must not get a CA of its own."""
+        if self._home.is_carried:
+            known = [(role, name) for role in (Role.NODE, Role.GUARD) for name in self._home.ids(role)]
+            start = " and ".join(f"`tdn {role} --id {name}`" for role, name in known) or "systemd or a container"
+            raise UsageError(
+                f"{self._home} is not the operator's home: it has the network, and no CA and no operator's key. Issue and revoke in the operator's home; "
+                f"{start} starts what is here"
+            )
 
     def issue(
         self,

@@ -82,7 +82,7 @@ class DetachedProcess:
             )
         _children[child.pid] = child
         # Our child cannot be recycled before we reap it, so the mark read here is its own.
-        self._remember(_Remembered(child.pid, _start_mark(child.pid) or "", offset))
+        self._remember(_Remembered(child.pid, start_mark(child.pid) or "", offset))
         return child.pid
 
     @property
@@ -126,7 +126,7 @@ class DetachedProcess:
         session.pop(remembered.pid, None)
 
         def stragglers() -> list[int]:
-            return [pid for pid, mark in session.items() if _start_mark(pid) == mark]
+            return [pid for pid, mark in session.items() if start_mark(pid) == mark]
 
         if not _wait(lambda: not stragglers(), _STRAGGLER_SECONDS if first is signal.SIGTERM else 0.0):
             for pid in stragglers():
@@ -196,10 +196,10 @@ def is_free(port: int) -> bool:
 
 
 def _is_running(remembered: _Remembered) -> bool:
-    return _start_mark(remembered.pid) == remembered.started
+    return start_mark(remembered.pid) == remembered.started
 
 
-def _start_mark(pid: int) -> str | None:
+def start_mark(pid: int) -> str | None:
     """What tells this process from a later one with the same pid; None when it is gone or only a zombie."""
     child = _children.get(pid)
     if child is not None and child.poll() is not None:
@@ -244,7 +244,7 @@ def _session_of(leader: int) -> dict[int, str]:
     # The Erlang runtime puts what it starts into new sessions.
     while more := {pid for pid, (parent, _) in found.items() if parent in members} - members:
         members |= more
-    return {pid: mark for pid in members if (mark := _start_mark(pid)) is not None}
+    return {pid: mark for pid in members if (mark := start_mark(pid)) is not None}
 
 
 def _after_name(stat: str) -> list[str]:
@@ -254,7 +254,7 @@ def _after_name(stat: str) -> list[str]:
 
 def _kill_session(remembered: _Remembered) -> None:
     for pid, mark in _session_of(remembered.pid).items():
-        if _start_mark(pid) == mark:
+        if start_mark(pid) == mark:
             _send(pid, signal.SIGKILL)
     # The leader's own group too, for where sessions cannot be listed.
     if _is_running(remembered):

@@ -4,6 +4,7 @@ a real broker with the files of deploy/broker/. Only paths, ports and the contai
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -340,6 +341,82 @@ def test_the_health_check_believes_the_process(place: Place) -> None:
         server.shutdown()
         server.server_close()
     assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
+
+
+# --- what an operator does with it ---
+
+
+def plain_commands(place: Place, below: str) -> tuple[Command, Command]:
+    """A guard and a node, each in a home of its own, as whatever starts them does."""
+    homes = place.home_of("guard", "g1", at=place.folder / below / "g1"), place.home_of("node", "n1", at=place.folder / below / "n1")
+    guard_words = place.mapped(COMPOSE["services"]["guard-1"]["command"], homes[0])
+    node_words = place.mapped(COMPOSE["services"]["node-1"]["command"], homes[1])
+    return Command(image_command(guard_words), homes[0], "guard-g1", 20.0), Command(image_command(node_words), homes[1], "node-n1", 30.0)
+
+
+def the_status(home: Path) -> dict[str, Any]:
+    done = run("tdn", "--home", home, "--json", "status")
+    assert done.code == 0, done.err
+    return done.one
+
+
+def test_carried_homes_are_looked_at(place: Place) -> None:
+    """What nobody of ours has started is seen by what it says of itself: by status, by the doctor, and by `tdn up` and `down`, which leave it alone."""
+    guard, node = plain_commands(place, "looked at")
+    with running(place, guard, node) as pids:
+        for command, pid in zip((guard, node), pids, strict=True):
+            said = the_status(command.home)
+            assert (said["alive"], said["ready"], said["pid"], said.get("denies_all", False)) == (True, True, pid, False), said
+            examined = run("tdn", "--home", command.home, "doctor")
+            assert (examined.code, "problem" in examined.out) == (0, False), examined.out
+            up = run("tdn", "--home", command.home, "up")
+            assert (up.code, "already running" in up.err) == (0, True), up.err
+            down = run("tdn", "--home", command.home, "down")
+            assert (down.code, f"{said['role']} {said['id']} goes on" in down.err) == (0, True), down.err
+            assert is_alive(pid)
+        os.kill(pids[1], signal.SIGSTOP)
+        try:
+            wait_for(lambda: not the_status(node.home)["ready"], "a paused node to be seen")
+            said = the_status(node.home)
+            assert (said["alive"], said["pid"], "has said nothing for" in said["why"]) == (True, pids[1], True), said
+            examined = run("tdn", "--home", node.home, "doctor")
+            assert (examined.code, "node n1 is not ready: it has said nothing for" in examined.out) == (3, True), examined.out
+        finally:
+            os.kill(pids[1], signal.SIGCONT)
+        wait_for(lambda: the_status(node.home)["ready"], "it to go on")
+    for command in (guard, node):
+        assert the_status(command.home)["alive"] is False
+        for words in (("up",), ("ca", "issue", "mallory"), ("ca", "revoke", "alice")):
+            refused = run("tdn", "--home", command.home, *words)
+            assert (refused.code, "is not the operator's home" in refused.err, refused.out) == (2, True, ""), (words, refused.err)
+        assert not (command.home / "ca").exists()
+
+
+def test_the_operator_revokes_where_nothing_runs(place: Place) -> None:
+    """T21: from the operator's own home, which reaches a broker and runs nothing. What could not be sent is kept, and told."""
+    operator = ("--home", place.operator)
+    pending = place.operator / "network" / "pending" / "revoke-entity-bob.jws"
+    guard, node = plain_commands(place, "revoking")
+
+    def asking(who: str) -> Ran:
+        return run("entity", "--home", place.operator, "--as", who, "discover", "--string", "anything")
+
+    with running(place, guard, node):
+        for who in ("bob", "carol"):
+            assert run("tdn", *operator, "ca", "issue", who).code == 0
+            assert asking(who).code == 0
+        done = run("tdn", *operator, "--json", "ca", "revoke", "carol")
+        assert (done.code, done.one["revoked"], bool(done.one["receipt"])) == (0, "entity:carol", True), done.err
+        refused = asking("carol")
+        assert (refused.code, "revoked" in refused.err) == (4, True), refused.err
+    failed = run("tdn", *operator, "--timeout", "2s", "ca", "revoke", "bob")
+    # No guard either, so the broker lets nobody in.
+    assert (failed.code, "`tdn ca revoke bob` once more sends it" in failed.err) == (4, True), failed.err
+    assert pending.exists()
+    with running(place, guard, node):
+        assert run("tdn", *operator, "ca", "revoke", "bob").code == 0
+        assert not pending.exists()
+        assert asking("bob").code == 4
 
 
 # --- what is carried ---

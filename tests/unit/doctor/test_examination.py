@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from tdn.home_form import HOME_VERSION
 from tdn.local.ca import CertificateAuthority
 from tdn.local.home import Home
 from tdn.local.network import Network
+from tdn.local.processes import start_mark
 from tdn.protocol.names import Role
 from tdn.store.schema import MIGRATIONS
 from tdn.store.view import View
@@ -277,10 +279,16 @@ def test_why_a_process_ended(home: Home) -> None:
 
 def test_a_node_that_systemd_started(home: Home) -> None:
     """Not our child: it says itself that it is there, and how it is."""
-    home.report("node-n1", {"pid": os.getpid(), "ready": False, "why": "the disk is full"})
+    ours = {"pid": os.getpid(), "started": start_mark(os.getpid()), "ready": False, "why": "the disk is full"}
+    home.report("node-n1", ours)
     found = problems(home)
     assert any("node n1 is not ready: the disk is full" in finding.what for finding in found)
     assert any("node n2 does not run" in finding.what for finding in found)
+    # What it said last hour; and another process that has its number now.
+    home.report("node-n1", {**ours, "ready": True, "at": int(time.time()) - 3600})
+    assert any("node n1 is not ready: it has said nothing for 36" in finding.what for finding in problems(home))
+    home.report("node-n1", {**ours, "started": "1@another boot"})
+    assert not any("node n1" in finding.what for finding in problems(home) if finding.check == "processes")
 
 
 def test_why_a_process_ended_is_over_with_a_new_certificate(home: Home) -> None:
@@ -306,6 +314,9 @@ def test_brokers_are_told_apart(home: Home) -> None:
         "node n1, node n2, node n3 are not ready: no broker takes connections",
     ]
     assert f"{home.folder}/broker2/rabbitmq/log/broker.log" in str(found[0].do)
+    assert "see its journal, or its container's log, and theirs" in str(found[2].do)
+    (home.run / "node-n1.log").touch()
+    found = list(running.look_at_processes(home, entries, ["g1"]))
     assert f"{home.run}/node-n1.log, and theirs" in str(found[2].do)
 
 
