@@ -234,9 +234,9 @@ def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: C
 
 
 def _report(home: Home, name: str, values: Mapping[str, Any]) -> None:
-    """What this process says of itself, and when: one that was stopped in its tracks cannot say so, but that it says nothing shows it."""
+    """What this process says of itself."""
     pid = os.getpid()
-    home.report(name, {"pid": pid, "started": _start_mark_of(pid), "at": int(time.time()), **values})
+    home.report(name, {"pid": pid, "started": _start_mark_of(pid), **values})
 
 
 @cache
@@ -295,6 +295,7 @@ async def _run(
         last: dict[str, Any] | None = {}
         while True:
             try:
+                # Every second: a process that was stopped in its tracks cannot say so, but that it says nothing shows it.
                 values = {"at": int(time.time()), **state()}
                 if values != last:
                     _report(home, name, values)

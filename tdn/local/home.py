@@ -17,6 +17,7 @@ import contextlib
 import json
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -381,6 +382,14 @@ class Home:
             return values
         except (FileNotFoundError, ValueError):
             return {}
+
+
+    def silence_seconds(self, name: str) -> float:
+        """How long a process has said nothing of itself, by this machine's clock, whatever its own says."""
+        try:
+            return time.time() - (self.run / f"{name}.state.json").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
 
 def private_broker(number: int) -> str:

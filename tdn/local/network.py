@@ -301,7 +301,7 @@ class Network:
         alive = pid is not None
         said = self.home.reported(f"{role}-{name}")
         state = said if alive else {}
-        silent_seconds = int(time.time() - state.get("at", 0)) if "at" in state else 0
+        silent_seconds = self.home.silence_seconds(f"{role}-{name}") if alive else 0.0
         is_silent = silent_seconds > _SILENT_SECONDS
         entry: dict[str, Any] = {
             "role": str(role),
@@ -312,7 +312,7 @@ class Network:
         }
         why = state.get("why") if alive else (said.get("ended") or {}).get("message")
         if is_silent:
-            why = f"it has said nothing for {silent_seconds} s: it is paused, or cannot write here"
+            why = f"it has said nothing for {silent_seconds:.0f} s: it is paused, or has too much to do"
         if why:
             entry["why"] = why
         if role is Role.GUARD:

@@ -39,21 +39,37 @@ HEAVY = ("kill all nodes", "kill a broker", "restart a broker", "pause a broker"
 SLOW = ("pause past the heartbeat",)
 #: With several brokers alone.
 OF_CLUSTERS = ("kill most brokers",)
-#: Until these are undone, nobody can be served; and these, where there is one broker and one guard.
-STOPS_ALL = ("kill all nodes", "kill most brokers")
+#: What hurts one node, and what hurts the rest: one of each can happen at once, and leaves enough to serve everybody where there are three brokers.
+OF_A_NODE = ("kill a node", "pause a node", "pause and kill a node", "stop a node", "fill the disk", "jump of a clock")
+OF_THE_REST = (
+    "kill the guard",
+    "pause the guard",
+    "kill a broker",
+    "restart a broker",
+    "pause a broker",
+    "cut logins",
+    "cut connections",
+    "stall connections",
+    "silence connections",
+)
+#: What is asked for all the time.
+SERVICES = ("change", "discover", "publish")
+#: What nobody can be given until these are undone: without most brokers, nodes still answer questions at their own endpoints.
+STOPS = {"kill all nodes": SERVICES, "kill most brokers": ("change", "publish")}
+#: And these stop everything where there is one broker and one guard.
 STOPS_THE_ONLY_ONE = ("kill the guard", "pause the guard", "kill a broker", "restart a broker", "pause a broker")
 
 
 @dataclass
 class Disturbance:
-    """One fault: when it began, when it was undone, when everybody had got on again."""
+    """One fault, or two at once: when it began, when it was undone, when everybody had got on again."""
 
     kind: str
     began: float
     undone: float = 0.0
     over: float = 0.0
-    #: Whether what it left was enough to serve everybody: most brokers, a guard beside each, and a node.
-    leaves_enough: bool = True
+    #: For what it left enough to serve everybody: most brokers, a guard beside each, and a node.
+    leaves: tuple[str, ...] = SERVICES
 
 
 class Faults:
@@ -89,12 +105,13 @@ class Faults:
     def count(self) -> Counter[str]:
         return Counter(fault.kind for fault in self.happened)
 
-    async def one(self, kind: str) -> Disturbance:
-        """Do it and undo it. Others work on meanwhile."""
-        stops_all = STOPS_ALL if len(self._network.brokers()) > 1 else (*STOPS_ALL, *STOPS_THE_ONLY_ONE)
-        fault = Disturbance(kind, time.monotonic(), leaves_enough=kind not in stops_all)
+    async def all_of(self, kinds: Sequence[str]) -> Disturbance:
+        """Do them at once, and undo each in its time. Others work on meanwhile."""
+        stops = STOPS if len(self._network.brokers()) > 1 else {**STOPS, **dict.fromkeys(STOPS_THE_ONLY_ONE, SERVICES)}
+        stopped = {what for kind in kinds for what in stops.get(kind, ())}
+        fault = Disturbance(" and ".join(kinds), time.monotonic(), leaves=tuple(what for what in SERVICES if what not in stopped))
         self.happened.append(fault)
-        await self._ways[kind]()
+        await asyncio.gather(*(self._ways[kind]() for kind in kinds))
         fault.undone = time.monotonic()
         return fault
 
@@ -102,15 +119,21 @@ class Faults:
         """Without what this machine cannot do."""
         return [kind for kind in kinds if kind not in self._network.missing]
 
-    def for_a_while(self, seconds: float) -> Iterator[str]:
-        """Every fault once, then any of them, the light ones more often, until the time is over."""
+    def for_a_while(self, seconds: float) -> Iterator[Sequence[str]]:
+        """Every fault once, then any of them, the light ones more often, or two at once, until the time is over."""
         ends = time.monotonic() + seconds
         heavy = [*HEAVY, *(OF_CLUSTERS if len(self._network.brokers()) > 2 else ())]
         every = self.possible([*LIGHT, *heavy, *SLOW])
         self._dice.shuffle(every)
-        yield from every
-        while time.monotonic() < ends:
-            yield self._dice.choice(self.possible([*LIGHT] * 3 + heavy))
+        for kind in every:
+            yield (kind,)
+        for number in itertools.count():
+            if time.monotonic() >= ends:
+                return
+            if number % 2 == 0:
+                yield self._dice.choice(self.possible(OF_A_NODE)), self._dice.choice(self.possible(OF_THE_REST))
+            else:
+                yield (self._dice.choice(self.possible([*LIGHT] * 3 + heavy)),)
 
     # --- nodes ---
 

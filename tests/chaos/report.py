@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.checker import Checker
-from tests.chaos.faults import Disturbance, Faults
+from tests.chaos.faults import SERVICES, Disturbance, Faults
 from tests.chaos.race import Race
 from tests.chaos.traffic import Trading
 
-#: What is asked for all the time; and for how long at most nobody may get it. On a quiet machine it is a few seconds; ours may be busy.
-SERVICES = ("change", "discover", "publish")
+#: For how long at most nobody may be served. On a quiet machine it is a few seconds; ours may be busy.
 STANDSTILL_SECONDS = 20.0
 
 
@@ -34,7 +33,7 @@ def stood_still(happened: Sequence[Disturbance], served: Mapping[str, Sequence[f
     """Faults that left enough to serve everybody, and during which nobody at all was served for too long (T22)."""
     ordered = {what: sorted(moments) for what, moments in served.items()}
     for fault in happened:
-        for what in SERVICES if fault.leaves_enough else ():
+        for what in fault.leaves:
             if (seconds := without_service(fault, ordered.get(what, ()))) > STANDSTILL_SECONDS:
                 yield f"nobody was served ({what}) for {seconds:.1f} s: {fault.kind}"
 

@@ -227,5 +227,6 @@ def test_standing_still() -> None:
     assert list(stood_still([fault], sound)) == []
     gap = sound | {"publish": [moment for moment in steady if not 20 < moment < 45]}
     assert list(stood_still([fault], gap)) == ["nobody was served (publish) for 25.0 s: kill a broker"]
-    assert list(stood_still([replace(fault, leaves_enough=False)], gap)) == []
+    assert list(stood_still([replace(fault, leaves=("discover",))], gap)) == []
+    assert len(list(stood_still([replace(fault, leaves=("publish",))], gap))) == 1
     assert len(list(stood_still([fault], {}))) == 3, "nor is it enough that nobody asked"

@@ -285,7 +285,8 @@ def test_a_node_that_systemd_started(home: Home) -> None:
     assert any("node n1 is not ready: the disk is full" in finding.what for finding in found)
     assert any("node n2 does not run" in finding.what for finding in found)
     # What it said last hour; and another process that has its number now.
-    home.report("node-n1", {**ours, "ready": True, "at": int(time.time()) - 3600})
+    home.report("node-n1", {**ours, "ready": True})
+    os.utime(home.run / "node-n1.state.json", (time.time() - 3600,) * 2)
     assert any("node n1 is not ready: it has said nothing for 36" in finding.what for finding in problems(home))
     home.report("node-n1", {**ours, "started": "1@another boot"})
     assert not any("node n1" in finding.what for finding in problems(home) if finding.check == "processes")
