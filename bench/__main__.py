@@ -1,6 +1,6 @@
 """`python -m bench [creation|throughput|replay|discovery|trees|grants|bulk|footprint|load …]`: all of them, or those named, on a private network of its own. A part
 of the grants' by `grants.publishing`, `grants.revocation` or `grants.decisions`, of bulk discovery's by `bulk.index`, `bulk.regex`, `bulk.sql`, `bulk.xpath`,
-`bulk.xquery` or `bulk.growth`."""
+`bulk.xquery`, `bulk.workers` or `bulk.growth`."""
 
 from __future__ import annotations
 
