@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from drawn_queries import Drawn
+from little_world import ODD
 
+from entity_client import EntityClient
+from spark.index.store import Index
+from spark.places import Place
+from spark.search import asked, single
+from tdn.errors import QueryError, UsageError
+from tdn.protocol.access import Lists
+from tdn.protocol.names import Role
+from tdn.queries.times import ANY_TIME
+from tdn.sample.topics import describe
+from tdn.trust import credentials
 from tests.live import LiveNetwork, Ran, run, wait_for
 
 pytestmark = pytest.mark.timeout(600)
@@ -32,6 +48,36 @@ class Commands:
 
     def discovered(self, name: str, language: str, query: str) -> set[str]:
         return {topic["uuid"] for topic in self.entity(name, "discover", f"--{language}", query).lines}
+
+    async def client(self, name: str) -> EntityClient:
+        return await self.network.client(self.network.home.credentials(Role.ENTITY, name), timeout=60)
+
+    async def create_all(self, name: str, descriptors: Sequence[Any], lists: Sequence[Lists]) -> None:
+        client = await self.client(name)
+        try:
+            for descriptor, access in zip(descriptors, itertools.cycle(lists), strict=False):
+                await client.create(descriptor, lists=access)
+        finally:
+            await client.close()
+
+    async def answers(self, name: str, queries: Sequence[dict[str, Any]], sealed: set[str]) -> dict[str, set[str] | None]:
+        """What the nodes answer; nothing to those that are no query."""
+        client = await self.client(name)
+        found: dict[str, set[str] | None] = {}
+        try:
+            for query in queries:
+                found[query["id"]] = None
+                try:
+                    sound, faulty = asked.read([json.dumps(query)])
+                    times = ANY_TIME if faulty else sound[0].times
+                    topics = client.discover(query["query"], language=query["language"], times=times, limit=10_000)
+                    found[query["id"]] = {topic.uuid async for topic in topics} - sealed
+                except (QueryError, UsageError):
+                    # An XQuery is found wrong by its engine alone, which the nodes have.
+                    continue
+        finally:
+            await client.close()
+        return found
 
     def found(self, out: Path) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
@@ -61,7 +107,14 @@ QUERIES = {
 }
 
 
+#: Queries of each language that nobody picked; and topics to ask about, listed in turns.
+EACH = 12
+DRAWN_TOPICS = [*(describe(23, number).descriptor for number in range(25)), *ODD]
+LISTS = (Lists(), Lists(allow=("bob",)), Lists(deny=("institution:local",)), Lists(allow=("carol", "institution:Oslo Weather")))
+
+
 def test_from_a_live_network_to_its_archive(commands: Commands) -> None:
+    """T37, T38: the nodes' own answers, of several entities, beside those of the index, by Spark and by DuckDB."""
     folder = commands.folder
     for name, institution in (("alice", "Oslo Weather"), ("bob", "local"), ("carol", "local")):
         assert commands.tdn("ca", "issue", name, "--institution", institution).code == 0
@@ -83,6 +136,7 @@ def test_from_a_live_network_to_its_archive(commands: Commands) -> None:
     commands.entity("bob", "accept", uuids["given"])
     commands.entity("alice", "withdraw", uuids["gone"])
 
+    asyncio.run(commands.create_all("alice", DRAWN_TOPICS, LISTS))
     archive, index = folder / "archive", folder / "index"
     first = commands.tdn("archive", "export", "--to", archive)
     assert first.code == 0, first.err
@@ -98,17 +152,37 @@ def test_from_a_live_network_to_its_archive(commands: Commands) -> None:
 
     queries = folder / "queries.jsonl"
     lines = [{"id": name, "language": language, "query": query} for name, (language, query) in QUERIES.items()]
-    queries.write_text("\n".join(map(json.dumps, lines)) + "\nnot json\n" + json.dumps({"id": "bad", "language": "sql", "query": "a ="}) + "\n")
+    drawn = Drawn("live nodes", DRAWN_TOPICS).some(EACH)
+    queries.write_text("\n".join(map(json.dumps, lines)) + "\nnot json\n" + "".join(json.dumps(query) + "\n" for query in drawn))
     out = folder / "found"
     done = commands.spark("search", "--index", index, "--queries", queries, "--out", out, "--as", "bob")
     assert done.code == 0, done.err
     # A client opens sealed topics with its own key; nodes and archives cannot.
-    live = {name: commands.discovered("bob", *query) - {uuids["sealed"]} for name, query in QUERIES.items()}
-    assert {name: commands.found(out).get(name, set()) for name in QUERIES} == live
-    assert live["pattern"] == {uuids["open"], uuids["hidden"]}
+    by_command = {name: commands.discovered("bob", *query) - {uuids["sealed"]} for name, query in QUERIES.items()}
+    assert by_command["pattern"] == {uuids["open"], uuids["hidden"]}
+    live = by_command | asyncio.run(commands.answers("bob", drawn, {uuids["sealed"]}))
+    ran = {name: found for name, found in live.items() if found is not None}
+    assert {name: commands.found(out).get(name, set()) for name in ran} == ran
+    assert sum(map(bool, ran.values())) > len(ran) / 4, "many queries must find something for this to show anything"
     summary = json.loads((out / "summary.json").read_text("utf-8"))
-    assert {one["id"]: one["matches"] for one in summary["queries"] if "error" not in one} == {name: len(found) for name, found in live.items()}
-    assert {one["id"] for one in summary["queries"] if "error" in one} == {"line 6", "bad"}
+    assert {one["id"]: one["matches"] for one in summary["queries"] if "error" not in one} == {name: len(found) for name, found in ran.items()}
+    assert {one["id"] for one in summary["queries"] if "error" in one} == {"line 6"} | (live.keys() - ran.keys())
+    assert {name.split()[0] for name in live.keys() - ran.keys()} >= {"broken"}
+    # Another, of whom other topics are hidden.
+    some, opened = drawn[::3], Index(Place(index))
+    roots = credentials.load_roots(commands.network.home.settings().roots)
+    others = asyncio.run(commands.answers("carol", some, {uuids["sealed"]}))
+    for query in some:
+        (one,) = asked.read([json.dumps(query)])[0] or (None,)
+        if others[query["id"]] is None:
+            if one is not None:
+                with pytest.raises(QueryError):
+                    single.query(opened, roots, one, entity="carol", at=None, now=datetime.now(UTC), limit=None)
+            continue
+        assert one is not None, query
+        topics, _ = single.query(opened, roots, one, entity="carol", at=None, now=datetime.now(UTC), limit=None)
+        assert {topic["uuid"] for topic in topics} == others[query["id"]], query
+    assert any(others[name] != live[name] for name in others), "they are not shown the same"
     for name in ("word", "expression"):
         language, query = QUERIES[name]
         alone = commands.spark("query", "--index", index, "--as", "carol", f"--{language}", query)
