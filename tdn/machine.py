@@ -76,6 +76,8 @@ def _of_the_system(error: OSError, path: Path | None) -> TdnError | None:
         return UsageError(f"{where} cannot be written: its file system is read-only; mount it for writing, or name another home")
     if error.errno in _FORBIDDEN:
         return UsageError(f"{where}: this user may not ({error.strerror}); run as the owner of the home, or `chown` it")
+    if error.errno == errno.ENOEXEC:
+        return UsageError(f"{where} is no program that this machine can run")
     if error.errno in _IN_THE_WAY:
         return UsageError(f"{where}: {error.strerror}; a home is a folder, name another")
     return None

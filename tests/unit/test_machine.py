@@ -28,6 +28,7 @@ def failure(number: int, path: str | None = None) -> OSError:
         (failure(errno.EROFS, "/h"), UsageError, "/h cannot be written: its file system is read-only"),
         (failure(errno.EACCES, "/h"), UsageError, "/h: this user may not"),
         (failure(errno.ENOTDIR, "/h"), UsageError, "a home is a folder"),
+        (failure(errno.ENOEXEC, "/s"), UsageError, "/s is no program that this machine can run"),
     ],
 )
 def test_failures_of_the_system(error: OSError, kind: type[TdnError], fragment: str) -> None:
