@@ -53,7 +53,7 @@ MAY_USE: dict[str, set[str]] = {
     "spark.cli": {"tdn.errors", "tdn.protocol", "tdn.queries", "tdn.local", "tdn.cli", "tdn.cli.output", "spark", "spark.cluster"},
     "tdn.local": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"),
-        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form", "tdn.environment"),
+        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form", "tdn.environment", "tdn.machine"),
     },
     "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.archive"},
     "tdn.doctor": {
