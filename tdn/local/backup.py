@@ -1,19 +1,22 @@
 """A home in one file, and a home from such a file.
 
-A backup is taken while the network runs: stores as SQLite copies them, everything else as it is; without what belongs to the running processes, and
-without the broker's data, of which no consistent copy exists while it runs. It holds every key of the home: whoever can read it is the network.
-The manifest in it names each file with its digest, so that one that was changed or cut is not restored.
+A backup is taken while the network runs: stores as SQLite copies them, everything else as it is, also what is elsewhere and only linked; without what belongs
+to the running processes, and without the broker's data, of which no consistent copy exists while it runs. What can be neither saved nor done without is named, and
+there is no backup. It holds every key of the home: whoever can read it is the network. The manifest in it names each file with its digest, so that one that was changed or cut is not restored.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sqlite3
+import stat
 import tarfile
 import tempfile
 import zlib
@@ -26,16 +29,21 @@ from typing import IO, Any, cast
 
 from tdn import machine
 from tdn.errors import LogDiverged, NoRoom, TdnError, TrustError, UsageError
-from tdn.local.home import Home
+from tdn.local.home import MOST_BROKERS, Home, private_broker
 from tdn.protocol.times import format_time, whole_seconds
 from tdn.store.state_text import private
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-#: A broker's own folder, wherever its credentials are; in it, what its data and its name rest on.
+#: A broker's own folder, beside its credentials; in it, what its data and its name rest on.
 _BROKER, _BROKER_KEEPS = "rabbitmq", ("data", "home")
-#: What is only of use to a process that runs, or is half of something.
-_LEFT_OUT = ("-wal", "-shm", "-journal", ".new", ".pid", ".from-snapshot", ".unfinished")
+_BROKERS = frozenset(private_broker(number) for number in range(1, MOST_BROKERS + 1))
+#: What is only of use to a process that runs, or is half of something: by the end of its name, which may have a process's number behind it. Ids have no dots.
+_HALF_MADE = re.compile(r".*\.(new|pid|from-snapshot|unfinished)(-[0-9a-z]+)*")
+#: What SQLite keeps beside a database that is open.
+_BESIDE = ("-wal", "-shm", "-journal")
+#: What a link says that leads nowhere, or only to itself.
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _SQLITE = b"SQLite format 3\0"
 #: What SQLite says when it cannot write: of two databases it is the copy that is written.
 _OF_THE_COPY = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
@@ -49,6 +57,8 @@ class Saved:
     files: int
     bytes: int
     broker: bool
+    #: What of the home is not in it because it has no content.
+    passed_over: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,8 @@ def backup(home: Home, to: Path, *, with_broker: bool = False) -> Saved:
             private(unfinished) as target,
             tarfile.open(fileobj=target, mode="w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as tar,
         ):
-            for path in _files(home.folder, with_broker=with_broker, but=(unfinished, Path(scratch))):
+            contents = _Contents(home.folder, with_broker=with_broker, but=(unfinished, Path(scratch)))
+            for path in contents.files():
                 copy = _copied(path, Path(scratch) / "copy", to)
                 if copy is not None and (saved := _add(tar, copy, path.relative_to(home.folder))) is not None:
                     described.append(saved)
@@ -98,7 +109,7 @@ def backup(home: Home, to: Path, *, with_broker: bool = False) -> Saved:
         raise machine.cannot_write(error, to) from error
     finally:
         unfinished.unlink(missing_ok=True)
-    return Saved(to, len(described), size, with_broker)
+    return Saved(to, len(described), size, with_broker, tuple(contents.passed_over))
 
 
 def restore(file: Path, home: Home) -> Restored:
@@ -132,25 +143,87 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _files(folder: Path, *, with_broker: bool, but: tuple[Path, ...]) -> Iterator[Path]:
-    """What of a home is saved, in order."""
-    left_out = {path.resolve() for path in but}
-    for place, folders, names in os.walk(folder):
-        at = Path(place)
-        if at == folder:
-            folders[:] = [name for name in folders if name != "run"]
-        if at.name == _BROKER:
-            folders[:] = [name for name in folders if with_broker and name in _BROKER_KEEPS]
-            names = [name for name in names if with_broker and not name.endswith(".log")]
-        folders[:] = sorted(name for name in folders if (at / name).resolve() not in left_out)
-        for name in sorted(names):
-            path = at / name
-            if path.is_file() and not path.is_symlink() and path.resolve() not in left_out and not _is_left_out(name):
-                yield path
+class _Contents:
+    """What of a home is saved: its folders and files, and what links in it lead to, which a restored home has in its place."""
+
+    def __init__(self, home: Path, *, with_broker: bool, but: tuple[Path, ...]) -> None:
+        self._home = home
+        self._with_broker = with_broker
+        self._but = {os.path.realpath(path) for path in but}
+        #: What holds nothing that could be saved.
+        self.passed_over: list[str] = []
+
+    def files(self) -> Iterator[Path]:
+        """In order."""
+        yield from self._below(self._home, frozenset({_identity(self._home.stat())}))
+
+    def _below(self, folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+        """Through links too. A folder that is inside itself that way is not entered again: all of it is saved already."""
+        for name in _listed(folder):
+            path = folder / name
+            if not self._belongs(path) or (found := _looked_at(path)) is None:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                if not _is_beside_a_database(path):
+                    yield path
+            elif not stat.S_ISDIR(found.st_mode):
+                self._pass_over(path, "a socket, a pipe or a device")
+            elif (own := _identity(found)) in above:
+                self._pass_over(path, "a link to a folder that it is in")
+            else:
+                yield from self._below(path, above | {own})
+
+    def _belongs(self, path: Path) -> bool:
+        own = path.relative_to(self._home).parts
+        if own == ("run",) or _HALF_MADE.fullmatch(path.name) or os.path.realpath(path) in self._but:
+            return False
+        if own[0] not in _BROKERS or own[1:2] != (_BROKER,):
+            return True
+        if not self._with_broker or len(own) != 3:
+            return self._with_broker
+        return path.name in _BROKER_KEEPS if path.is_dir() else not path.name.endswith(".log")
+
+    def _pass_over(self, path: Path, what: str) -> None:
+        self.passed_over.append(f"{path.relative_to(self._home)} ({what})")
 
 
-def _is_left_out(name: str) -> bool:
-    return any(name.endswith(ending) or f"{ending}-" in name for ending in _LEFT_OUT)
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        # It has just gone.
+        return []
+    except OSError as error:
+        raise machine.cannot_read(error, folder) from error
+
+
+def _looked_at(path: Path) -> os.stat_result | None:
+    """What a path is, or leads to; None when it has just gone. What a link should lead to may be what the backup is for."""
+    try:
+        return path.stat()
+    except OSError as error:
+        if error.errno in _NOWHERE and path.is_symlink():
+            raise UsageError(
+                f"{path} leads to {os.readlink(path)}, where nothing is: no backup is made without it. Bring it back (mount its disk), or remove the link"
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            return None
+        raise machine.cannot_read(error, path) from error
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _is_beside_a_database(path: Path) -> bool:
+    """Whether it is SQLite's own, beside a database of which a whole copy is saved."""
+    for ending in _BESIDE:
+        if path.name.endswith(ending):
+            database = path.with_name(path.name.removesuffix(ending))
+            with contextlib.suppress(OSError):
+                # Of one that is linked, SQLite keeps it where the link leads.
+                return not database.is_symlink() and _is_database(database)
+    return False
 
 
 def _is_database(path: Path) -> bool:

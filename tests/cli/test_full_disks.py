@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -184,3 +185,8 @@ def test_what_may_not_be_read(home: Home, tdn: Tdn, tmp_path: Path) -> None:
         pytest.skip("modes do not stop whoever runs this, such as root")
     code, error = tdn(tmp_path / "new", "restore", tmp_path / "saved")
     assert (code, "cannot be read" in error["message"]) == (2, True)
+    shutil.copytree(home.folder, tmp_path / "home")
+    (tmp_path / "home" / "ca").chmod(0)
+    code, error = tdn(tmp_path / "home", "backup", "--to", tmp_path / "other")
+    (tmp_path / "home" / "ca").chmod(0o700)
+    assert (code, f"{tmp_path / 'home' / 'ca'} cannot be read" in error["message"]) == (2, True)
