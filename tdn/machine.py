@@ -19,6 +19,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 _IN_THE_WAY = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_NO_DESCRIPTORS = "too many open files; raise the limit (`ulimit -n`, in systemd `LimitNOFILE=`)"
+_TOO_LARGE = "a file may not become so large there; raise the limit (`ulimit -f`), or take another file system"
 
 #: SQLite's primary codes; the extended ones carry them in their low byte.
 _SQLITE_UNWRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
@@ -45,6 +47,24 @@ def explained(path: Path | None = None) -> Iterator[None]:
         raise ours from error
 
 
+def cannot_write(error: OSError, place: Path) -> TdnError:
+    """For what a command was told to write."""
+    if error.errno in _FULL:
+        return NoRoom(f"{place} cannot be written: its disk is full; free some room, or name another place")
+    if error.errno == errno.EFBIG:
+        return NoRoom(f"{place} cannot be written: {_TOO_LARGE}")
+    if error.errno in _DESCRIPTORS:
+        return NoRoom(_NO_DESCRIPTORS)
+    return UsageError(f"{place} cannot be written: {error.strerror or error}")
+
+
+def cannot_read(error: OSError, place: Path) -> TdnError:
+    """For what a command was told to read."""
+    if error.errno in _DESCRIPTORS:
+        return NoRoom(_NO_DESCRIPTORS)
+    return UsageError(f"{place} cannot be read: {error.strerror or error}")
+
+
 def cannot_listen(error: OSError, host: str, port: int, setting: str) -> TdnError:
     """For a server that could not take its port; `setting` says where another one is named."""
     where = f"{host}:{port}"
@@ -69,13 +89,17 @@ def _of_the_system(error: OSError, path: Path | None) -> TdnError | None:
     if error.errno in _FULL:
         return NoRoom(f"the disk{f' with {where}' if where else ''} is full; free some room, or move the home to another disk")
     if error.errno in _DESCRIPTORS:
-        return NoRoom("too many open files; raise the limit (`ulimit -n`, in systemd `LimitNOFILE=`)")
+        return NoRoom(_NO_DESCRIPTORS)
+    if error.errno == errno.EFBIG:
+        return NoRoom(f"{f'{where}: ' if where else ''}{_TOO_LARGE}")
     if where is None:
         return None
     if error.errno == errno.EROFS:
         return UsageError(f"{where} cannot be written: its file system is read-only; mount it for writing, or name another home")
     if error.errno in _FORBIDDEN:
         return UsageError(f"{where}: this user may not ({error.strerror}); run as the owner of the home, or `chown` it")
+    if error.errno == errno.ENOEXEC:
+        return UsageError(f"{where} is no program that this machine can run")
     if error.errno in _IN_THE_WAY:
         return UsageError(f"{where}: {error.strerror}; a home is a folder, name another")
     return None

@@ -32,7 +32,7 @@ ENTRY_POINTS = {"tdn": "tdn.cli.main", "entity": "entity_client.cli.main", "tdn-
 #: What commands load when they need it, and take half a second for. Not Saxon, whose threads would not survive a fork.
 OFTEN_NEEDED = ("tdn.queries.sql", "tdn.queries.xpath", "tdn.doctor.examination", "spark.search.single")
 #: What the interpreter itself, or a module while it is imported, reads of its environment. A command that is given such a variable is started anew.
-READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "SSL_", "OPENSSL_", "TDN_LOG_SEGMENT_BYTES")
+READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "SSL_", "OPENSSL_")
 
 _NUMBER = struct.Struct("!q")
 

@@ -187,18 +187,19 @@ class Archive:
         The entry is linked, not renamed, so that of two who add one the first has it. A file that is in no entry is in no archive: what
         a killed export left is removed by the next that adds the same records.
         """
-        _sync(unfinished)
-        os.replace(unfinished, self.segments / file)
         fresh = self.unfinished()
-        fresh.write_bytes(entry + b"\n")
-        _sync(fresh)
         try:
+            # Both are written before either is put in place: on a full disk the archive stays as it was.
+            fresh.write_bytes(entry + b"\n")
+            _sync(fresh)
+            _sync(unfinished)
+            os.replace(unfinished, self.segments / file)
             os.link(fresh, self.manifest / entry_name(first))
             added = True
         except FileExistsError:
             added = False
         finally:
-            fresh.unlink()
+            fresh.unlink(missing_ok=True)
         _sync(self.manifest)
         _sync(self.segments)
         self._remove_unnamed(first)

@@ -9,8 +9,7 @@ node hears for itself lives with its connection; a session's queue lives on one 
 
 from __future__ import annotations
 
-import os
-
+from tdn import environment
 from tdn.bus.connection import Channel
 from tdn.protocol import names
 from tdn.protocol.names import Name
@@ -44,13 +43,17 @@ FEED_BYTES = 64 * 1024 * 1024
 _FEED_DELIVERIES = 1_000_000
 
 #: The log is kept in segments of about this size, and trimmed by whole ones (docs/operations.md). Fixed when the stream is first declared.
-LOG_SEGMENT_BYTES = int(os.environ.get("TDN_LOG_SEGMENT_BYTES", 64 * 1024**2))
+_LOG_SEGMENT_BYTES = 64 * 1024**2
 
 SEGMENT_ARGUMENT = "x-stream-max-segment-size-bytes"
-LOG_ARGUMENTS = {"x-queue-type": "stream", SEGMENT_ARGUMENT: LOG_SEGMENT_BYTES}
 
 #: Kinds of a subscription's queue: on one broker, or on several, so that nothing that was confirmed is lost with one.
 CLASSIC, QUORUM = "classic", "quorum"
+
+
+def log_arguments() -> dict[str, str | int]:
+    """Of the log's stream."""
+    return {"x-queue-type": "stream", SEGMENT_ARGUMENT: environment.LOG_SEGMENT_BYTES.read(_LOG_SEGMENT_BYTES)}
 
 
 async def declare(channel: Channel) -> None:
@@ -63,7 +66,7 @@ async def declare(channel: Channel) -> None:
     await channel.declare_exchange(names.PEER_REPLIES, "direct")
     await channel.declare_exchange(names.GUARDS, "fanout")
     await channel.declare_exchange(names.HEADS, "fanout")
-    await channel.declare_queue(names.LOG, LOG_ARGUMENTS)
+    await channel.declare_queue(names.LOG, log_arguments())
     # What cannot even be given up in order is dropped in the end: nothing circulates for ever.
     await channel.declare_queue(
         names.DEAD,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tdn import machine
 from tdn.cli.output import emit, note, record
 from tdn.errors import UsageError
 from tdn.local.home import Home
@@ -60,7 +61,7 @@ def _export(arguments: argparse.Namespace) -> None:
     try:
         done = export(store, Archive(arguments.to), node, node.roots, progress=progress_line())
     except OSError as error:
-        raise UsageError(f"{arguments.to} cannot be written: {error.strerror or error}") from error
+        raise machine.cannot_write(error, arguments.to) from error
     _emit(
         arguments,
         {

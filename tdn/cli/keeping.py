@@ -113,6 +113,8 @@ def _backup(arguments: argparse.Namespace) -> None:
             )
     saved = backup(home, arguments.to, with_broker=arguments.with_broker)
     _emit(arguments, {"backup": str(saved.file), "files": saved.files, "bytes": saved.bytes, "broker": saved.broker})
+    for what in saved.passed_over:
+        note(f"not in it: {what}")
     note("it holds every key of this home, the CA's too: whoever can read it is the network")
 
 

@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from tdn import machine
+from tdn import environment, machine
 from tdn.bus.connection import Broker
 from tdn.cli import logs
 from tdn.errors import NoRoom, TdnError, UsageError
 from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import Guard, GuardSettings
+from tdn.guard.settings import SILENCE_SECONDS
 from tdn.local import guard_file, node_file
 from tdn.local.guard_file import GuardFile
 from tdn.local.home import Home
 from tdn.local.processes import start_mark
 from tdn.local.settings_file import split_address
-from tdn.node.service import Node, NodeSettings
+from tdn.node.service import TICK_SECONDS, Node, NodeSettings
 from tdn.observe.endpoint import Endpoint
 from tdn.observe.settings import Address, ObserveSettings
 from tdn.observe.traces import open_traces
@@ -51,6 +52,7 @@ def serve_node(
     folder = _folder(home, Role.NODE, name)
     with _last_words(home, f"{Role.NODE}-{name}"):
         machine.require_writable(folder, home.run if home.run.exists() else home.folder)
+        environment.require_numbers()
         home.require_genesis()
         observe = node_file.read_observe(folder)
         logs.configure(verbose=verbose, log_format=log_format or observe.log_format)
@@ -70,6 +72,7 @@ def serve_guard(
     folder = _folder(home, Role.GUARD, name)
     with _last_words(home, f"{Role.GUARD}-{name}"):
         machine.require_writable(folder, home.run if home.run.exists() else home.folder)
+        environment.require_numbers()
         home.require_genesis()
         written = guard_file.read(folder)
         logs.configure(verbose=verbose, log_format=log_format or written.observe.log_format)
@@ -85,10 +88,10 @@ def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings, s
         genesis=home.genesis(),
         store=home.store(name),
         enrolments=home.enrolments,
-        tick_seconds=_seconds("TDN_TICK_SECONDS", "5"),
+        tick_seconds=environment.TICK_SECONDS.read(TICK_SECONDS),
         policy=policy,
         limits=limits,
-        checkpoint_records=int(os.environ.get("TDN_CHECKPOINT_RECORDS", CHECKPOINT_RECORDS)),
+        checkpoint_records=environment.CHECKPOINT_RECORDS.read(CHECKPOINT_RECORDS),
         endpoint=node_file.read_endpoint(folder, name, home.endpoint_port(name)),
         # `tdn up` waits as long as something gets on.
         progress=lambda count: _report(home, f"{Role.NODE}-{name}", {"ready": False, "sequence": count}),
@@ -161,7 +164,7 @@ def _serve_guard(
         management_urls=urls,
         management_password=home.management_password(),
         own_broker=own,
-        silence_seconds=_seconds("TDN_SILENCE_SECONDS", "20"),
+        silence_seconds=environment.SILENCE_SECONDS.read(SILENCE_SECONDS),
         audit_rows=written.audit_rows,
         traces=open_traces("guard", name, written.observe.traces),
     )
@@ -319,18 +322,6 @@ async def _run(
         reporting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reporting
-
-
-def _seconds(variable: str, default: str) -> float:
-    """A length of time from the environment, where tests and trials set it."""
-    text = os.environ.get(variable, default)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.01 <= seconds <= 3600:
-        raise UsageError(f"${variable}: write a number of seconds from 0.01 to 3,600")
-    return seconds
 
 
 def _folder(home: Home, role: Role, name: str) -> Path:

@@ -9,6 +9,9 @@ from pathlib import Path
 from tdn.bus.connection import Broker
 from tdn.observe.traces import Traces
 
+#: No tick of any node for so long means that none is there.
+SILENCE_SECONDS = 20.0
+
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
@@ -24,8 +27,7 @@ class GuardSettings:
     management_password: str
     #: The broker that asks this guard, where it is known which.
     own_broker: Broker | None = None
-    #: No tick of any node for so long means that none is there.
-    silence_seconds: float = 20.0
+    silence_seconds: float = SILENCE_SECONDS
     #: How many rows the audit log keeps.
     audit_rows: int = 1_000_000
     traces: Traces | None = None

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from tdn.environment import RABBITMQ_SERVER, is_program
 from tdn.errors import BrokerUnavailable, UsageError
 from tdn.local.erlang import compile_module, find_epmd
 from tdn.local.processes import DetachedProcess, tail_of
@@ -415,10 +416,10 @@ def template_folder() -> Path:
 
 def find_rabbitmq() -> Path | None:
     """The server script: $TDN_RABBITMQ_SERVER if set, else where packages put it, else the PATH."""
-    named = os.environ.get("TDN_RABBITMQ_SERVER")
+    named = os.environ.get(RABBITMQ_SERVER)
     if named:
         # Named and not there is an error of the operator's, not a reason to take another one.
-        return Path(named) if os.access(named, os.X_OK) else None
+        return Path(named) if is_program(Path(named)) else None
     for candidate in _candidates():
         if os.access(candidate, os.X_OK):
             return candidate

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tdn import environment
 from tdn.bus.address import write_connection
 from tdn.errors import BrokerUnavailable, NoRoom, UsageError, from_object
 from tdn.local.broker import Broker
@@ -69,6 +70,9 @@ class Network:
             wanted = max(len(known), nodes if nodes is not None else len(known) or (0 if self.home.is_carried else 2))
             if self.running() and wanted == len(known) and wanted_brokers == present:
                 return False
+            environment.require_numbers()
+            if present:
+                environment.require_program()
             if wanted_brokers > present:
                 self._found_brokers(wanted_brokers)
             running = [entry for entry in self.status() if entry["alive"]]

@@ -171,7 +171,7 @@ async def _trim_stream(home: Home, node: str, needed: int) -> tuple[int, int]:
     try:
         async with Management(settings.management_urls, home.management_password(), settings.vhost, who) as management:
             arguments = await management.arguments_of(names.LOG) or {}
-            segment = int(arguments.get(topology.SEGMENT_ARGUMENT, topology.LOG_SEGMENT_BYTES))
+            segment = int(arguments.get(topology.SEGMENT_ARGUMENT, topology.log_arguments()[topology.SEGMENT_ARGUMENT]))
             before = after = await log.first_offset(connection)
             try:
                 await trim_policy.put(management, needed + _SPARE_SEGMENTS * segment)

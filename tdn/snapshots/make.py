@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from tdn import machine
 from tdn.errors import Absent, LogDiverged, UsageError
 from tdn.rules.state import EMPTY_HEAD, Fact
 from tdn.snapshots import file
@@ -78,7 +79,7 @@ def make(store: Path, to: Path) -> Made:
             size = unfinished.stat().st_size
             unfinished.replace(to)
         except OSError as error:
-            raise UsageError(f"{to} cannot be written: {error.strerror or error}") from error
+            raise machine.cannot_write(error, to) from error
         finally:
             unfinished.unlink(missing_ok=True)
     return Made(title.place, title.digest, facts, records, size)

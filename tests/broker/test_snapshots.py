@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from entity_client import path
-from tdn.bus import topology
 from tdn.errors import LogTrimmed
 from tdn.guard import trim_policy
 from tdn.node.service import Node, NodeSettings
@@ -41,15 +40,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
     network = LiveNetwork(tmp_path_factory.mktemp("small network") / "home")
     before = {name: os.environ.get(name) for name in SMALL}
     os.environ.update(SMALL)
-    # Nodes of this process declare the log alike.
-    usual = topology.LOG_ARGUMENTS[topology.SEGMENT_ARGUMENT]
-    topology.LOG_ARGUMENTS[topology.SEGMENT_ARGUMENT] = int(SMALL["TDN_LOG_SEGMENT_BYTES"])
     try:
         network.up(nodes=2)
         yield network
     finally:
         network.end()
-        topology.LOG_ARGUMENTS[topology.SEGMENT_ARGUMENT] = usual
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 

@@ -1,11 +1,25 @@
-"""A disk that can be full: a tmpfs in the place of a folder. Mounting needs root; where it is not possible, that is said."""
+"""A disk that can be full: a tmpfs in the place of a folder. Mounting needs root; where it is not possible, that is said. And what needs no mounting: files of
+this process that cannot grow."""
 
 from __future__ import annotations
 
 import contextlib
+import resource
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+
+
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """As on a file system that has no larger files: writing on is an error (Python ignores the signal)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 class SmallDisk:

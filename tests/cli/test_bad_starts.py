@@ -380,9 +380,43 @@ def test_a_backup_of_a_home_that_is_read_only(home: Home, tmp_path: Path) -> Non
     assert "`cp -a`" in ran.error["message"]
 
 
-def test_an_environment_that_says_nonsense(home: Home) -> None:
-    ran = run("tdn", "--home", home.folder, "--json", "node", "--id", "n1", env={"TDN_TICK_SECONDS": "often"})
-    assert (ran.code, "$TDN_TICK_SECONDS" in ran.error["message"]) == (2, True)
+@pytest.mark.parametrize(
+    ("variable", "text", "write"),
+    [
+        ("TDN_TICK_SECONDS", "often", "write a number of seconds from 0.01 to 3,600"),
+        ("TDN_TICK_SECONDS", "nan", "write a number of seconds"),
+        ("TDN_SILENCE_SECONDS", "", "write a number of seconds"),
+        ("TDN_CHECKPOINT_RECORDS", "often", "write a whole number of records from 1 to "),
+        ("TDN_CHECKPOINT_RECORDS", "0", "write a whole number of records"),
+        ("TDN_LOG_SEGMENT_BYTES", "64 MB", "write a whole number of bytes from 1,000 to 3,000,000,000"),
+        ("TDN_LOG_SEGMENT_BYTES", "-1", "write a whole number of bytes"),
+    ],
+)
+def test_an_environment_that_says_nonsense(home: Home, variable: str, text: str, write: str) -> None:
+    """Told by each process and by whoever starts them, before anything begins; and of no concern to any other command."""
+    for words in (("node", "--id", "n1"), ("guard", "--id", "g1"), ("up",)):
+        ran = run("tdn", "--home", home.folder, "--json", *words, env={variable: text}, seconds=30)
+        assert (ran.code, ran.error["error"]) == (2, "usage"), ran.err
+        assert f"${variable}: {write}" in ran.error["message"]
+        assert "Traceback" not in ran.err
+        assert "starting" not in ran.err
+    assert run("tdn", "--home", home.folder, "status", env={variable: text}, installed=True).code == 0
+
+
+@pytest.mark.parametrize("kind", ["absent", "a folder", "not executable", "no program"])
+def test_a_server_script_that_is_none(home: Home, tmp_path: Path, kind: str) -> None:
+    named = tmp_path / "server"
+    if kind == "a folder":
+        named.mkdir()
+    elif kind != "absent":
+        named.write_bytes(b"\0 no program")
+        named.chmod(0o700 if kind == "no program" else 0o600)
+    ran = run("tdn", "--home", home.folder, "--json", "up", env={"TDN_RABBITMQ_SERVER": str(named)})
+    assert (ran.code, ran.error["error"]) == (2, "usage"), ran.err
+    assert str(named) in ran.error["message"]
+    assert "is no program" in ran.error["message"]
+    assert "Traceback" not in ran.err
+    assert not any(line["alive"] for line in run("tdn", "--home", home.folder, "--json", "status").lines)
 
 
 def test_a_file_in_the_place_of_a_home(tmp_path: Path) -> None:

@@ -64,11 +64,27 @@ def test_a_snapshot_that_is_none(home: Home, tmp_path: Path) -> None:
     assert home.store("n1").exists()
 
 
+def test_a_backup_says_what_is_not_in_it(home: Home, tmp_path: Path) -> None:
+    (home.folder / "again").symlink_to(".")
+    saved = tdn(home, "backup", "--to", tmp_path / "saved")
+    (home.folder / "again").unlink()
+    assert (saved.code, "not in it: again (a link to a folder that it is in)" in saved.err) == (0, True), saved.err
+    (home.folder / "ca").rename(home.folder / "elsewhere")
+    (home.folder / "ca").symlink_to("/media/not-mounted/ca")
+    missing = tdn(home, "backup", "--to", tmp_path / "other")
+    (home.folder / "ca").unlink()
+    (home.folder / "elsewhere").rename(home.folder / "ca")
+    assert (missing.code, missing.error["error"]) == (2, "usage")
+    assert f"{home.folder / 'ca'} leads to /media/not-mounted/ca" in missing.error["message"]
+    assert not (tmp_path / "other").exists()
+
+
 def test_backup_and_restore(home: Home, tmp_path: Path) -> None:
     saved = tdn(home, "backup", "--to", tmp_path / "saved")
     assert saved.code == 0
     assert saved.one["files"] > 10
     assert "every key" in saved.err
+    assert "not in it" not in saved.err
     again = tdn(home, "backup", "--to", tmp_path / "saved")
     assert (again.code, again.error["error"]) == (2, "usage")
     occupied = tdn(home, "restore", tmp_path / "saved")

@@ -183,7 +183,7 @@ def test_addresses_are_those_of_the_code(document: dict[str, Any]) -> None:
     assert addresses["peers"] == names.PEERS
     assert addresses["feeds"] == names.feed_queue("{entityId}", "{subject}", "{secret}")
     assert addresses["peerReplies"] == names.peer_queue(owner, "{session}")
-    assert topology.LOG_ARGUMENTS["x-queue-type"] == "stream"
+    assert topology.log_arguments()["x-queue-type"] == "stream"
     paths = [
         document["components"]["schemas"][part]["properties"][names.PATH_HEADER]["const"]
         for part in ("changePath", "questionPath")

@@ -17,13 +17,14 @@ ROOT = Path(__file__).parents[2]
 #: `snapshots` makes stores from files and files from stores; `local` trims the log, for which it reads archives and uses the guard's way to the broker;
 #: `archive` reads stores, and spark reads archives; spark's cluster is started and found like the network's own processes;
 #: `home_form` (of which version a home is) knows errors only, because an entity's command looks at it too;
-#: `machine` (what a disk or a port says when it fails) knows errors only; `doctor` looks at everything, and cli alone asks it;
+#: `environment` (the variables, and what they may say) knows errors only, as does `machine` (what a disk or a port says when it fails); `doctor` looks at everything, and cli alone asks it;
 #: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node, entity_client and spark;
 #: `observe` (metrics, trails, traces) knows errors only, and is told by whoever has something to show.
 MAY_USE: dict[str, set[str]] = {
     "tdn.errors": set(),
     "tdn.machine": {"tdn.errors"},
     "tdn.home_form": {"tdn.errors"},
+    "tdn.environment": {"tdn.errors"},
     "tdn.protocol": {"tdn.errors"},
     "tdn.confined": {"tdn.errors"},
     "tdn.observe": {"tdn.errors"},
@@ -31,7 +32,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.rules": {"tdn.errors", "tdn.protocol", "tdn.trust"},
     "tdn.queries": {"tdn.errors", "tdn.protocol"},
     "tdn.store": {"tdn.errors", "tdn.machine", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries"},
-    "tdn.bus": {"tdn.errors", "tdn.protocol", "tdn.trust"},
+    "tdn.bus": {"tdn.errors", "tdn.environment", "tdn.protocol", "tdn.trust"},
     "tdn.replica": {"tdn.errors", "tdn.observe", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus"},
     "tdn.node": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.confined", "tdn.store", "tdn.bus"),
@@ -52,7 +53,7 @@ MAY_USE: dict[str, set[str]] = {
     "spark.cli": {"tdn.errors", "tdn.protocol", "tdn.queries", "tdn.local", "tdn.cli", "tdn.cli.output", "spark", "spark.cluster"},
     "tdn.local": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"),
-        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form"),
+        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form", "tdn.environment", "tdn.machine"),
     },
     "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.archive"},
     "tdn.doctor": {
@@ -63,7 +64,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.cli": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.store", "tdn.bus", "tdn.replica"),
         *("tdn.node", "tdn.guard", "tdn.archive", "tdn.snapshots", "tdn.local", "tdn.sample", "entity_client", "tdn.cli.output"),
-        *("tdn.machine", "tdn.doctor", "tdn.observe"),
+        *("tdn.machine", "tdn.doctor", "tdn.observe", "tdn.environment"),
     },
 }
 

@@ -28,6 +28,8 @@ def failure(number: int, path: str | None = None) -> OSError:
         (failure(errno.EROFS, "/h"), UsageError, "/h cannot be written: its file system is read-only"),
         (failure(errno.EACCES, "/h"), UsageError, "/h: this user may not"),
         (failure(errno.ENOTDIR, "/h"), UsageError, "a home is a folder"),
+        (failure(errno.EFBIG, "/h/x"), NoRoom, "/h/x: a file may not become so large there; raise the limit (`ulimit -f`)"),
+        (failure(errno.ENOEXEC, "/s"), UsageError, "/s is no program that this machine can run"),
     ],
 )
 def test_failures_of_the_system(error: OSError, kind: type[TdnError], fragment: str) -> None:
@@ -45,6 +47,21 @@ def test_what_is_no_failure_of_the_machine(error: Exception) -> None:
     assert machine.explain(error) is None
     with pytest.raises(type(error)), machine.explained():
         raise error
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "fragment"),
+    [
+        (errno.ENOSPC, NoRoom, "/h/x cannot be written: its disk is full; free some room"),
+        (errno.EDQUOT, NoRoom, "/h/x cannot be written: its disk is full; free some room"),
+        (errno.EFBIG, NoRoom, "/h/x cannot be written: a file may not become so large there"),
+        (errno.EMFILE, NoRoom, "ulimit -n"),
+        (errno.EACCES, UsageError, "/h/x cannot be written: Permission denied"),
+    ],
+)
+def test_what_a_command_was_told_to_write(number: int, kind: type[TdnError], fragment: str) -> None:
+    ours = machine.cannot_write(failure(number, "/h/.x.unfinished"), Path("/h/x"))
+    assert (type(ours), fragment in ours.message) == (kind, True)
 
 
 @pytest.mark.parametrize("content", [b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 5000])

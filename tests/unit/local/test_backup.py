@@ -84,6 +84,97 @@ def test_a_store_that_is_being_written(home: Home, tmp_path: Path) -> None:
         assert reader.position() == position
 
 
+def moved(path: Path, to: Path) -> None:
+    """What an operator does who has another disk for it."""
+    path.rename(to)
+    path.symlink_to(to)
+
+
+def test_what_is_linked_is_a_part_of_the_home(home: Home, tmp_path: Path) -> None:
+    """Saved like the rest, and in its place in a restored home, which has no links."""
+    with closing(View(home.store("n1"))) as view:
+        view.apply_all(list(enumerate(NET.opening())))
+    before = contents(home.folder)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    moved(home.folder / "ca", disk / "ca")
+    moved(home.folder / "nodes/n1", disk / "n1")
+    moved(disk / "n1/store.sqlite", disk / "the store.sqlite")
+    moved(home.folder / "entities/alice/key.pem", disk / "key of alice")
+    moved(home.folder / "operator/key.pem", disk / "key")
+    moved(disk / "key", disk / "key of the operator")
+    (tmp_path / "as linked").symlink_to(home.folder)
+    saved = backup(Home(tmp_path / "as linked"), tmp_path / "saved")
+    new = tmp_path / "new"
+    restore(saved.file, Home(new))
+    assert not [path for path in new.rglob("*") if path.is_symlink()]
+    left_out = ("run/", "broker/rabbitmq/", "nodes/n1/store.sqlite.from-snapshot")
+    assert contents(new).keys() == {name for name in before if not name.startswith(left_out)}
+    for name, content in contents(new).items():
+        assert content == before[name] or name == "nodes/n1/store.sqlite"
+    with closing(Reader(Home(new).store("n1"))) as reader, closing(Reader(home.store("n1"))) as present:
+        assert reader.position() == present.position()
+    assert saved.passed_over == ()
+
+
+def test_links_that_go_round(home: Home, tmp_path: Path) -> None:
+    """Each is entered once on a way, and named; two that lead to one folder are two."""
+    (home.folder / "nodes/n1/home").symlink_to(home.folder)
+    (home.folder / "nodes/n2").symlink_to("n1")
+    (home.folder / "here").symlink_to(".")
+    saved = backup(home, tmp_path / "saved")
+    assert sorted(saved.passed_over) == [f"{name} (a link to a folder that it is in)" for name in ("here", "nodes/n1/home", "nodes/n2/home")]
+    restore(saved.file, Home(tmp_path / "new"))
+    kept = contents(tmp_path / "new")
+    assert kept["nodes/n2/key.pem"] == kept["nodes/n1/key.pem"]
+    assert not [name for name in kept if name.count("nodes/") > 1]
+
+
+@pytest.mark.parametrize("leads_to", ["/nowhere/ca", "ca", "home.json/ca"], ids=["absent", "itself", "through a file"])
+def test_a_link_that_leads_nowhere(home: Home, tmp_path: Path, leads_to: str) -> None:
+    """A disk that is not mounted, say: a backup without it would not be one."""
+    (home.folder / "ca").rename(tmp_path / "ca")
+    (home.folder / "ca").symlink_to(leads_to)
+    with pytest.raises(UsageError, match=rf"home/ca leads to {leads_to}, where nothing is: .*mount its disk") as caught:
+        backup(home, tmp_path / "saved")
+    assert caught.value.exit_code == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "ca"}
+
+
+def test_what_has_no_content(home: Home, tmp_path: Path) -> None:
+    os.mkfifo(home.folder / "nodes/n1/pipe")
+    (home.folder / "guards/g1/null").symlink_to("/dev/null")
+    saved = backup(home, tmp_path / "saved")
+    assert saved.passed_over == ("guards/g1/null (a socket, a pipe or a device)", "nodes/n1/pipe (a socket, a pipe or a device)")
+
+
+def test_what_cannot_be_read_is_named(home: Home, tmp_path: Path) -> None:
+    """It opens, and gives an error when it is read."""
+    (home.folder / "nodes/n1/more.sqlite").symlink_to("/proc/self/mem")
+    with pytest.raises(UsageError, match=r"nodes/n1/more.sqlite cannot be read: "):
+        backup(home, tmp_path / "saved")
+    assert {path.name for path in tmp_path.iterdir()} == {"home"}
+
+
+def test_names_that_only_look_like_something_else(home: Home, tmp_path: Path) -> None:
+    """Ids may say what SQLite and brokers call their own."""
+    operator = Operator(home)
+    names = ("lab-journal-1", "x-wal-2", "y-shm-3", "run", "rabbitmq", "ends-wal")
+    for name in names:
+        operator.issue(Role.NODE, name)
+        operator.issue(Role.ENTITY, name)
+        (home.credentials(Role.ENTITY, name) / f"notes-{name}").write_text("kept")
+    (home.folder / "nodes/rabbitmq/data.log").write_text("kept")
+    (home.folder / "nodes/n1/lonely.sqlite-wal").write_text("kept")
+    with closing(View(home.store("x-wal-2"))):
+        assert home.store("x-wal-2").with_name("store.sqlite-wal").exists()
+        restore(backup(home, tmp_path / "saved").file, Home(tmp_path / "new"))
+        left_out = {name for name in contents(home.folder) if name.startswith(("run/", "broker/rabbitmq/")) or name.endswith(".from-snapshot")}
+        left_out |= {f"nodes/x-wal-2/store.sqlite-{ending}" for ending in ("wal", "shm")}
+        assert contents(tmp_path / "new").keys() == contents(home.folder).keys() - left_out
+    assert (tmp_path / "new/network/enrolments/node-lab-journal-1.jws").exists()
+
+
 def test_into_a_folder_even_its_own(home: Home, tmp_path: Path) -> None:
     saved = backup(home, home.folder)
     assert saved.file.parent == home.folder
@@ -144,7 +235,11 @@ def manifest_changed(members: Members) -> Members:
         (lambda members: [member("/outside", b"x"), *members], "which no backup of ours does"),
         (lambda members: [member("link", b"", tarfile.SYMTYPE), *members], "which no backup of ours does"),
         (lambda members: [members[0], *members], "which no backup of ours does"),
+        (lambda members: [member("file", b"x"), member("file/below", b"x"), *members], "which no backup of ours does"),
+        (lambda members: [member("folder/below", b"x"), member("folder", b"x"), *members], "which no backup of ours does"),
         (lambda members: members[:-1], "no manifest"),
+        (lambda members: [*members[:-1], member(MANIFEST, b'{"format": 1}')], "lacks something"),
+        (lambda members: [*members[:-1], member(MANIFEST, b"[" * 100_000)], "not a whole backup"),
         (lambda members: [*members[:-1], member(MANIFEST, b"[]")], "no manifest"),
         (lambda members: [*members[:-1], member(MANIFEST, b"{")], "not a whole backup"),
     ],
