@@ -67,7 +67,7 @@ Connect = Callable[..., Awaitable[EntityClient]]
 #: The fixtures that tests of several files share: Spark's session, and networks. Their tests come first, the largest group before the others.
 SHARED = ("spark", "live", "private", "_mortal", "_particular", "one_broker")
 #: Files that start what they need themselves and take long: first of the rest, or one process would be left with them at the end.
-LONG = ("test_chaos.py", "test_cluster.py", "test_commands.py", "test_heads.py", "test_entry_points.py", "test_own_parts.py", "test_rotation.py", "test_doctor.py")
+LONG = ("test_chaos.py", "test_cluster.py", "test_commands.py", "test_heads.py", "test_entry_points.py", "test_retention.py", "test_own_parts.py", "test_rotation.py", "test_doctor.py")
 
 #: How each network that runs here is ended.
 _ends: dict[str, list[Callable[[], None]]] = {}

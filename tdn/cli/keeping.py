@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,17 @@ def add_parsers(commands: Any) -> list[argparse.ArgumentParser]:
 
     log = commands.add_parser("log", help="the log itself")
     acts = log.add_subparsers(dest="act", required=True, metavar="ACT")
-    trim = acts.add_parser("trim", help="drop what an archive and a checkpoint cover, from the stores here and from the broker")
+    trim = acts.add_parser(
+        "trim", help="drop what an archive and a checkpoint cover, from the stores here and, where a guard is, from the broker"
+    )
     trim.add_argument(
         "--archive", type=Path, required=True, metavar="DIR", help="an archive that holds all of it; it is checked first"
+    )
+    trim.add_argument(
+        "--snapshot",
+        type=Path,
+        metavar="FILE",
+        help="up to the checkpoint of this snapshot, which shows that a node can begin there; needed where only a guard is",
     )
     trim.add_argument(
         "--leave-behind",
@@ -49,6 +60,7 @@ def _snapshot(arguments: argparse.Namespace) -> None:
 
     home = _existing(arguments)
     nodes = home.ids(Role.NODE) if arguments.node is None else [arguments.node]
+    _keep_scratch_beside(home)
     store = _keeping(home, nodes)
     made = make.make(store, arguments.to)
     _emit(
@@ -85,19 +97,38 @@ def _trim(arguments: argparse.Namespace) -> None:
     home = _existing(arguments)
     # The policy that lets the broker drop segments must not stay behind: a request to end is an interruption.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    done = trim(home, arguments.archive, leave_behind=arguments.leave_behind, progress=progress_line())
+    _keep_scratch_beside(home)
+    done = trim(
+        home, arguments.archive, snapshot=arguments.snapshot, leave_behind=arguments.leave_behind, progress=progress_line()
+    )
+    before, after = done.offsets or (None, None)
     _emit(
         arguments,
         {
             "kept_from": done.bound,
             "removed": sum(done.removed.values()),
             "stores": len(done.removed),
-            "first_offset_before": done.offsets[0],
-            "first_offset": done.offsets[1],
+            "stream": "left" if done.offsets is None else "whole" if before == after else "trimmed",
+            "first_offset_before": before,
+            "first_offset": after,
         },
     )
-    if done.offsets[0] == done.offsets[1]:
+    if done.offsets is None:
+        note(
+            "the broker's stream was left to a guard's machine, from which alone it is reached: `tdn log trim` in the home of a guard, with --snapshot"
+        )
+    elif before == after:
         note("the broker kept all of its segments: less than a few of them lie before the checkpoint")
+
+
+def _keep_scratch_beside(home: Home) -> None:
+    """What SQLite sorts out in files of its own is as large as the state; /tmp of a container is not. The stores' own disk has the room."""
+    if "SQLITE_TMPDIR" in os.environ:
+        return
+    place = str(home).replace("'", "''")
+    # By the pragma, although it is deprecated: the environment was read when sqlite3 was loaded. A home that is read-only is none for it.
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(":memory:")) as db:
+        db.execute(f"PRAGMA temp_store_directory = '{place}'")
 
 
 def _backup(arguments: argparse.Namespace) -> None:
@@ -148,4 +179,4 @@ def _emit(arguments: argparse.Namespace, value: dict[str, Any]) -> None:
     if arguments.json:
         emit(value)
     else:
-        record(value)
+        record({name: one for name, one in value.items() if one is not None})

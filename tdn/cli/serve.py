@@ -189,6 +189,7 @@ def _serve_guard(
                     "sequence": guard.replica.position[0],
                     "lag": guard.replica.lag,
                     "cutting": guard.cutting,
+                    "others": guard.others,
                     "metrics": endpoint.url if endpoint is not None else None,
                     "counts": dict(guard.counts),
                 }

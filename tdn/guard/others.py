@@ -34,6 +34,8 @@ class _Other:
     missed: int = 0
     #: The broker that asks it, as the brokers call it, once it has said so.
     broker: str | None = None
+    #: Up to which record it was done with the log, by its last word.
+    applied: int = 0
     #: Whether what it allowed has been closed, in this silence.
     cleared: bool = False
 
@@ -80,11 +82,19 @@ class Others:
         if name is None or name.role is not Role.GUARD or name.id == self._own:
             return
         try:
-            broker = json.loads(delivery.body).get("broker")
+            word = json.loads(delivery.body)
+            broker, applied = word.get("broker"), word.get("applied")
         except (ValueError, AttributeError) as error:
             logger.warning("a word of guard %s cannot be read: %s", name.id, error)
-            broker = None
-        self._known[name.id] = _Other(broker=broker if isinstance(broker, str) else None)
+            broker = applied = None
+        self._known[name.id] = _Other(
+            broker=broker if isinstance(broker, str) else None, applied=applied if isinstance(applied, int) else 0
+        )
+
+    @property
+    def applied(self) -> dict[str, int]:
+        """How far each of the others has read the log, as far as it was heard: what is trimmed must not be what one of them still needs."""
+        return {name: other.applied for name, other in self._known.items()}
 
     async def beat(self) -> None:
         """Count one beat of silence of all others, and close what those who are silent have left behind."""

@@ -170,6 +170,11 @@ class Guard:
         """Ends that are in the log and not known to be carried out at the broker yet."""
         return len(self._settling)
 
+    @property
+    def others(self) -> dict[str, int]:
+        """How far the other guards are, by their own words."""
+        return self._others.applied
+
     async def run(self, stop: asyncio.Event) -> None:
         runner = await self._answering.listen()
         async with self._management:

@@ -356,6 +356,10 @@ class Home:
         (known[f"{role}-{name}"],) = self._more_ports(1)
         self._write_ports(_METRICS, known)
 
+    @property
+    def has_management_password(self) -> bool:
+        return (self.folder / "network" / "management-password").is_file()
+
     def management_password(self) -> str:
         path = self.folder / "network" / "management-password"
         if not path.exists():

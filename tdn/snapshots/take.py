@@ -11,8 +11,8 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,11 +66,7 @@ def take(
     try:
         with file.read(snapshot) as contents:
             title = contents.title
-            if title.network != network_id(genesis):
-                raise TrustError(f"{snapshot.name} is of network {title.network[:12]}…, not of {network_id(genesis)[:12]}…")
-            if title.rules != RULES_VERSION:
-                raise UnknownRules(f"{snapshot.name} follows rules version {title.rules}; this build knows {RULES_VERSION}")
-            nodes = _require_majority(title, genesis, list(enrolments), newcomer)
+            nodes = _require_stated(title, snapshot, genesis, enrolments, newcomer)
             if _reached(store) >= title.place.seq:
                 return None
             _remove(fresh)
@@ -88,6 +84,40 @@ def take(
     finally:
         _remove(fresh)
     return Taken(title.place.seq, contents.facts, contents.records, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A snapshot that was found sound, as long as it is looked at."""
+
+    title: Title
+    _db: sqlite3.Connection
+
+    def needed(self) -> Iterator[tuple[int, str]]:
+        """The records that its state refers to, each with the digest of its bytes."""
+        yield from self._db.execute("SELECT seq, record FROM needed ORDER BY seq")
+
+
+@contextmanager
+def examine(snapshot: Path, *, genesis: bytes, enrolments: Iterable[bytes], newcomer: str) -> Iterator[Examined]:
+    """Verify a snapshot as `take` does, in a file of SQLite's own that goes with the connection. No store is made of it."""
+    with closing(sqlite3.connect("", isolation_level=None)) as db:
+        try:
+            with file.read(snapshot) as contents:
+                _require_stated(contents.title, snapshot, genesis, enrolments, newcomer)
+                _fill(db, contents, lambda count: None)
+        except sqlite3.IntegrityError as error:
+            raise TrustError(f"{snapshot.name} holds something twice: {error}") from error
+        yield Examined(contents.title, db)
+
+
+def _require_stated(title: Title, snapshot: Path, genesis: bytes, enrolments: Iterable[bytes], newcomer: str) -> tuple[str, ...]:
+    """The nodes that stated it, if it is of this network, by rules that are known here."""
+    if title.network != network_id(genesis):
+        raise TrustError(f"{snapshot.name} is of network {title.network[:12]}…, not of {network_id(genesis)[:12]}…")
+    if title.rules != RULES_VERSION:
+        raise UnknownRules(f"{snapshot.name} follows rules version {title.rules}; this build knows {RULES_VERSION}")
+    return _require_majority(title, genesis, list(enrolments), newcomer)
 
 
 def _require_majority(title: Title, genesis: bytes, enrolments: list[bytes], newcomer: str) -> tuple[str, ...]:

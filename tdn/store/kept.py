@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -55,8 +55,14 @@ def needed_by_text(text: Path) -> Iterator[tuple[int, str]]:
         db.execute("COMMIT")
 
 
-def trim(store: Path, bound: int, checkpoint: Path, *, progress: Callable[[int, int], None] = lambda done, last: None) -> int:
-    """Remove the records before `bound` that nobody needs: neither the state now nor that of the checkpoint there. How many went.
+def trim(
+    store: Path,
+    bound: int,
+    checkpoint: Iterable[tuple[int, str]],
+    *,
+    progress: Callable[[int, int], None] = lambda done, last: None,
+) -> int:
+    """Remove the records before `bound` that nobody needs: neither the state now nor that of the checkpoint there (what it needs is given). How many went.
 
     The store may be in use. Interrupted, it is whole, and the next time goes on.
     """
@@ -69,7 +75,7 @@ def trim(store: Path, bound: int, checkpoint: Path, *, progress: Callable[[int, 
             raise UsageError(f"the store {store} ends at record {reached}, before {bound}: it needs what would be removed")
         db.execute("BEGIN")
         note_needed(db)
-        db.executemany("INSERT OR IGNORE INTO needed VALUES (?, ?)", needed_by_text(checkpoint))
+        db.executemany("INSERT OR IGNORE INTO needed VALUES (?, ?)", checkpoint)
         db.execute("COMMIT")
         # The one before stays too: the rolling hash before the bound is a part of every snapshot there.
         bound -= 1

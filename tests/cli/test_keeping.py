@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -51,6 +54,29 @@ def test_trimming_needs_a_node_that_serves(home: Home, tmp_path: Path) -> None:
     ran = tdn(home, "log", "trim", "--archive", tmp_path)
     assert (ran.code, ran.error["error"]) == (3, "unreachable")
     assert "tdn up" in ran.error["message"]
+
+
+def test_scratch_is_beside_the_stores(tmp_path: Path) -> None:
+    """A state of a million topics does not fit /tmp of a container."""
+    looks = """
+import os, sqlite3, sys
+from pathlib import Path
+from tdn.cli.keeping import _keep_scratch_beside
+from tdn.local.home import Home
+_keep_scratch_beside(Home(Path(sys.argv[1])))
+db = sqlite3.connect("", isolation_level=None)
+db.execute("CREATE TABLE much (x)")
+db.execute("PRAGMA cache_size=10")
+db.execute("BEGIN")
+db.executemany("INSERT INTO much VALUES (?)", [("x" * 4000,)] * 500)
+print(*(os.readlink(f"/proc/self/fd/{one}") for one in range(3, 10) if os.path.islink(f"/proc/self/fd/{one}")))
+"""
+    home = tmp_path / "it's here"
+    home.mkdir()
+    env = {name: value for name, value in os.environ.items() if name != "SQLITE_TMPDIR"}
+    done = subprocess.run([sys.executable, "-c", looks, str(home)], capture_output=True, text=True, check=True, env=env)
+    assert f"{home}/etilqs_" in done.stdout
+    assert list(home.iterdir()) == []
 
 
 def test_a_snapshot_that_is_none(home: Home, tmp_path: Path) -> None:

@@ -88,21 +88,21 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    issued = (("g1", "--role", "guard"), ("tdn-server-0", "--role", "guard"), ("n1", "--node"), ("tdn-node-0", "--node"), ("alice",))
+    with founded(tmp_path_factory.mktemp("deployed"), *issued) as place:
+        yield place
+
+
+@contextmanager
+def founded(folder: Path, *issued: tuple[str, ...]) -> Iterator[Place]:
+    """A network for whose processes these are issued, and its broker."""
     assert find_rabbitmq() is not None, "RabbitMQ is not installed; run `make setup`"
-    folder = tmp_path_factory.mktemp("deployed")
     ports, guard = BrokerPorts(*free_ports(4)), free_ports(1)[0]
     operator = folder / "operator"
     operator.mkdir(mode=0o700)
     (operator / "tdn.toml").write_text(SETTINGS.format(amqps=ports.amqps, management=ports.management, guard=guard))
     issue = ("--home", operator, "ca", "issue")
-    for words in (
-        ("rabbit", "--role", "broker", "--host", "rabbit-1"),
-        ("g1", "--role", "guard"),
-        ("tdn-server-0", "--role", "guard"),
-        ("n1", "--node"),
-        ("tdn-node-0", "--node"),
-        ("alice",),
-    ):
+    for words in (("rabbit", "--role", "broker", "--host", "rabbit-1"), *issued):
         done = run("tdn", *issue, *words)
         assert done.code == 0, done.err
     carried = folder / "etc" / "rabbitmq" / "tdn"
@@ -167,11 +167,11 @@ class Command:
 
 
 @contextmanager
-def running(place: Place, *commands: Command) -> Iterator[list[int]]:
+def running(place: Place, *commands: Command, **environment: str) -> Iterator[list[int]]:
     """Commands until all are ready (a guard is once there is a log, which a node makes); gives their pids. Then SIGTERM to each, the last first: it must end well within
     its time, with all that it started."""
     processes: list[subprocess.Popen[bytes]] = []
-    env = {"PATH": f"{BIN}:/usr/bin:/bin", "TDN_TICK_SECONDS": TICK_SECONDS, "PYTHONPATH": str(ROOT)}
+    env = {"PATH": f"{BIN}:/usr/bin:/bin", "TDN_TICK_SECONDS": TICK_SECONDS, "PYTHONPATH": str(ROOT), **environment}
     logs = [place.folder / f"{command.name}.log" for command in commands]
     try:
         for command, log in zip(commands, logs, strict=True):
@@ -280,7 +280,7 @@ def test_compose_services_run_as_they_are_written(place: Place) -> None:
     guard_home = place.home_of("guard", "g1", at=place.folder / "compose" / "g1")
     (endpoint,) = free_ports(1)
     node_home = place.home_of("node", "n1", "--endpoint", f"localhost:{endpoint}", at=place.folder / "compose" / "n1")
-    assert guard["volumes"] == ["${TDN_HOMES:?see deploy/README.md}/g1:/var/lib/tdn"]
+    assert guard["volumes"][0] == "${TDN_HOMES:?see deploy/README.md}/g1:/var/lib/tdn"
     with running(
         place,
         Command(image_command(place.mapped(guard["command"], guard_home)), guard_home, "guard-g1", seconds(guard["stop_grace_period"])),

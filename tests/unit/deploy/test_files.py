@@ -18,6 +18,7 @@ import yaml
 from jsonschema.validators import validator_for
 
 from deploy import broker_files
+from tdn.cli.main import build_parser
 from tdn.local.broker import REMEMBERING_BACKEND
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -338,6 +339,66 @@ def test_entities_reach_a_node_while_no_broker_answers() -> None:
     assert {"name": "endpoint", "port": port, "targetPort": "endpoint"} in service["ports"]
     clients = {"namespaceSelector": {"matchLabels": {"tdn/clients": "allowed"}}}
     assert {"ports": [{"port": port, "protocol": "TCP"}], "from": [clients]} in named("NetworkPolicy", "nodes")["spec"]["ingress"]
+
+
+# --- keeping the log bounded ---
+
+
+def trimming_lines(way: str) -> list[str]:
+    """The commands that deploy/README.md has for one way."""
+    section = (DEPLOY / "README.md").read_text("utf-8").partition("## Keeping the log bounded")[2].partition("\n## ")[0]
+    part = section.partition(f"\n**{way}.**")[2].partition("\n**")[0]
+    return [line.strip() for line in part.splitlines() if line.startswith("    ")]
+
+
+def tdn_words(line: str) -> list[str]:
+    (words,) = re.findall(r" tdn ((?:log|snapshot|archive) [^;|>]*)", line)
+    return str(words).split()
+
+
+def test_the_words_that_trim_are_commands_and_name_what_is_mounted() -> None:
+    for way in ("Compose", "Kubernetes"):
+        said = [tdn_words(line) for line in trimming_lines(way) if re.search(r" tdn (log|snapshot|archive) ", line)]
+        for words in said:
+            assert build_parser().parse_args(words).perform is not None
+        assert [words[0] for words in said].index("snapshot") == 0, "before the export: then the archive covers it"
+        guards = [words for words in said if "--snapshot" in words]
+        assert len(guards) == 1
+        assert guards[0][:4] == ["log", "trim", "--archive", "/var/lib/tdn-archive" if way == "Compose" else "/var/lib/tdn/archive"]
+    for name, service in COMPOSE["services"].items():
+        if name.startswith(("guard-", "node-")):
+            assert service["volumes"][1:] == ["${TDN_HOMES:?see deploy/README.md}/archive:/var/lib/tdn-archive:ro"], name
+    exported = COMPOSE["services"]["archive"]
+    assert exported["command"][-1] == "/var/lib/tdn-archive"
+    assert exported["volumes"][1] == "${TDN_HOMES:?see deploy/README.md}/archive:/var/lib/tdn-archive"
+
+
+def test_kubernetes_commands_name_pods_and_containers_that_are_there() -> None:
+    pods = {
+        "tdn-node": named("StatefulSet", "tdn-node")["spec"]["template"]["spec"],
+        "tdn-server": named("RabbitmqCluster", "tdn")["spec"]["override"]["statefulSet"]["spec"]["template"]["spec"],
+    }
+    called = re.findall(r"\$k (?:-i )?(tdn-[a-z]+)-(?:\d|\$n) -c (\w+) -- (\w+)", "\n".join(trimming_lines("Kubernetes")))
+    assert {(pod, container) for pod, container, _ in called} == {("tdn-node", "node"), ("tdn-server", "guard")}
+    assert {program for _, _, program in called} == {"tdn", "tar"}
+    for pod, container, _ in called:
+        (found,) = [one for one in pods[pod]["containers"] if one["name"] == container]
+        assert "/var/lib/tdn" in {mount["mountPath"] for mount in found["volumeMounts"]}
+
+
+def test_units_trim_by_what_the_page_brings() -> None:
+    guard = directives(DEPLOY / "systemd" / "tdn-trim-guard@.service")
+    said = "\n".join(trimming_lines("systemd"))
+    for place in ("/var/lib/tdn-kept/archive", "/var/lib/tdn-kept/snapshot"):
+        assert place in guard["ExecStart"][0].split()
+        assert place in said
+    node = directives(DEPLOY / "systemd" / "tdn-trim-node@.service")
+    assert [line.split()[3] for line in node["ExecStart"]] == ["snapshot", "archive", "log"]
+    for place in ("/var/lib/tdn-snapshot/snapshot", "/var/lib/tdn-archive"):
+        assert place in said
+        assert place in " ".join(node["ExecStart"]).split()
+    # Each as whose store it writes.
+    assert (node["User"], guard["User"]) == (["tdn-node"], ["tdn-guard"])
 
 
 # --- no secrets ---

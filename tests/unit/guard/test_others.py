@@ -199,3 +199,14 @@ async def test_only_guards_are_heard(net: LittleNetwork, scene: Scene) -> None:
     assert (scene.spared, scene.cleared) == ([], []), "g3 speaks, but does not say for which broker"
     await scene.beats(SILENT_BEATS)
     assert (scene.spared, scene.cleared) == ([{"b1"}], ["g2", "g3"])
+
+
+async def test_how_far_the_others_are(scene: Scene) -> None:
+    """What is trimmed must not be what one of them still needs: who was not heard is not known to have read anything; a silent one has what it had."""
+    await scene.beats(1)
+    assert scene.others.applied == {"g2": 0, "g3": 0}
+    scene.speak("g2", applied=70)
+    scene.speak("g3", applied="all")
+    assert scene.others.applied == {"g2": 70, "g3": 0}
+    await scene.beats(SILENT_BEATS + 1)
+    assert scene.others.applied == {"g2": 70, "g3": 0}

@@ -20,13 +20,14 @@ from pki import T0
 from tdn.archive.export import export
 from tdn.archive.manifest import Archive
 from tdn.archive.verify import verify
-from tdn.errors import Absent, LogDiverged, TrustError, UnknownRules, UsageError
+from tdn.errors import Absent, LogDiverged, Refused, TrustError, UnknownRules, UsageError
+from tdn.local.trimming import bytes_from, require_in_log
 from tdn.protocol.access import Asker
 from tdn.rules.apply import write_record
 from tdn.rules.state import Fact
 from tdn.snapshots.make import Made, make, text_of
-from tdn.snapshots.take import Taken, take
-from tdn.store.kept import trim
+from tdn.snapshots.take import Taken, examine, take
+from tdn.store.kept import needed_by_text, trim
 from tdn.store.search import Reader, Search
 from tdn.store.state_text import Moment
 from tdn.store.topics import advertisement_in
@@ -422,9 +423,9 @@ def test_trimmed(world: World, tmp_path: Path) -> None:
     node = world.net.node("n1")
     archived = export(store, archive, node, node.roots, clock=lambda: LATER)
     text = text_of(world.store, world.seq)
-    removed = trim(store, world.seq, text)
+    removed = trim(store, world.seq, needed_by_text(text))
     assert removed > 10
-    assert trim(store, world.seq, text) == 0
+    assert trim(store, world.seq, needed_by_text(text)) == 0
     assert found(store) == answers
     assert digest_of(store) == state
     with closing(Reader(store)) as reader:
@@ -454,7 +455,7 @@ def test_indexes_are_made_anew_from_a_trimmed_store(world: World, tmp_path: Path
     store = tmp_path / "store.sqlite"
     apply(store, world.log, 1)
     answers = found(store)
-    trim(store, world.seq, text_of(world.store, world.seq))
+    trim(store, world.seq, needed_by_text(text_of(world.store, world.seq)))
     with closing(sqlite3.connect(store)) as db, db:
         db.execute("UPDATE derived SET stamp = ''")
     View(store).close()
@@ -465,7 +466,7 @@ def test_a_store_that_is_behind_is_not_trimmed(world: World, tmp_path: Path) -> 
     store = tmp_path / "store.sqlite"
     apply(store, world.log, 1, world.seq - 1)
     with pytest.raises(UsageError, match="needs what would be removed"):
-        trim(store, world.seq, text_of(world.store, world.seq))
+        trim(store, world.seq, needed_by_text(text_of(world.store, world.seq)))
 
 
 def test_an_archive_that_ends_before_a_snapshot_store(world: World, tmp_path: Path) -> None:
@@ -497,3 +498,55 @@ def test_a_store_that_lost_a_record_makes_no_snapshot(world: World, tmp_path: Pa
     with pytest.raises(LogDiverged, match="has lost record"):
         make(store, tmp_path / "snapshot")
     assert not (tmp_path / "snapshot").exists()
+
+
+def test_a_snapshot_is_examined_as_it_is_taken(world: World, tmp_path: Path) -> None:
+    """Sound, it says which records its state refers to; changed, it is refused; no store is made of it."""
+    given: dict[str, Any] = {"genesis": world.net.genesis, "enrolments": world.enrolments(*NODES), "newcomer": "guard:g1"}
+    with examine(world.snapshot, **given) as examined:
+        assert (examined.title.place.seq, examined.title.digest) == (world.seq, world.digest)
+        assert list(examined.needed()) == list(needed_by_text(text_of(world.store, world.seq))) == list(examined.needed())
+    for name, change in (
+        ("facts", lambda lines: [line.replace(b'"live"', b'"ended"', 1) if line.startswith(b'["topic",') else line for line in lines]),
+        ("records", lambda lines: [line for line in lines if not line.startswith(b'{"raw":')]),
+        ("twice", lambda lines: [lines[0], lines[1], *lines[1:]]),
+        ("cut", lambda lines: lines[:-1]),
+    ):
+        with pytest.raises(TrustError), examine(world.forged(tmp_path / name, change), **given):
+            pass
+    with pytest.raises(TrustError), examine(world.snapshot, **{**given, "genesis": LittleNetwork("another").genesis}):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"facts", "records", "twice", "cut"}
+
+
+def test_a_snapshot_trims_what_the_log_here_counts(world: World) -> None:
+    """One of a later checkpoint, of another log, or from before what a store has is of no use to who trims."""
+    with closing(Reader(world.store)) as reader:
+        counted = reader.get("counted", "latest")
+    assert counted is not None
+    require_in_log(world.store, counted, counted)
+    with pytest.raises(Refused, match="the last checkpoint that counts is at"):
+        require_in_log(world.store, {**counted, "seq": counted["seq"] + 1}, counted)
+    for name in ("head", "digest"):
+        with pytest.raises(LogDiverged, match="otherwise than the log here"):
+            require_in_log(world.store, {**counted, name: "0" * 64}, counted)
+    with closing(sqlite3.connect(world.store)) as source, closing(sqlite3.connect(world.folder / "trimmed.sqlite")) as copy:
+        source.backup(copy)
+    trim(world.folder / "trimmed.sqlite", world.seq, needed_by_text(text_of(world.store, world.seq)))
+    require_in_log(world.folder / "trimmed.sqlite", counted, counted)
+    with pytest.raises(UsageError, match="make a later one"):
+        require_in_log(world.folder / "trimmed.sqlite", {**counted, "seq": world.seq - 3}, counted)
+    world.take(world.folder / "taken.sqlite")
+    require_in_log(world.folder / "taken.sqlite", counted, counted)
+
+
+def test_what_the_stream_must_keep_is_not_guessed_from_a_store_with_holes(world: World) -> None:
+    store = world.folder / "holes.sqlite"
+    with closing(sqlite3.connect(world.store)) as source, closing(sqlite3.connect(store)) as copy:
+        source.backup(copy)
+        copy.execute("DELETE FROM records WHERE seq = ?", (world.seq + 2,))
+        copy.commit()
+    sizes = [bytes_from(world.store, world.seq), bytes_from(world.store, world.seq + 1)]
+    assert sizes[0] > sizes[1] > 0
+    with pytest.raises(LogDiverged, match="does not hold all records"):
+        bytes_from(store, world.seq)
