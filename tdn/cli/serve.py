@@ -12,13 +12,14 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from tdn import machine
 from tdn.bus.connection import Broker
 from tdn.cli import logs
-from tdn.errors import NoRoom, TdnError, UsageError
+from tdn.cli.starting import Starting
+from tdn.errors import TdnError, UsageError
 from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import Guard, GuardSettings
 from tdn.local import guard_file, node_file
@@ -35,12 +36,9 @@ from tdn.snapshots.take import take
 from tdn.trust import credentials
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 #: Between reports to the home. `tdn status` is that fresh.
 _REPORT_SECONDS = 0.25
-#: Between two looks of a process that starts whether there is room again.
-_ROOM_SECONDS = 2.0
 
 
 def serve_node(
@@ -77,6 +75,7 @@ def serve_guard(
 def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings, snapshot: Path | None) -> None:
     connection = home.connection()
     policy, limits = node_file.read(folder)
+    starting = Starting(home, Role.NODE, name)
     settings = NodeSettings(
         brokers=connection.brokers,
         vhost=connection.vhost,
@@ -88,20 +87,19 @@ def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings, s
         limits=limits,
         checkpoint_records=int(os.environ.get("TDN_CHECKPOINT_RECORDS", CHECKPOINT_RECORDS)),
         endpoint=node_file.read_endpoint(folder, name, home.endpoint_port(name)),
-        # `tdn up` waits as long as something gets on.
-        progress=lambda count: home.report(f"{Role.NODE}-{name}", {"pid": os.getpid(), "ready": False, "sequence": count}),
+        progress=starting.progress,
         traces=open_traces("node", name, observe.traces),
     )
 
     def begin() -> Node:
         if snapshot is not None:
-            _take(home, Role.NODE, name, snapshot)
+            _take(home, Role.NODE, name, snapshot, starting)
         return Node(credentials.load(folder), settings)
 
     async def run() -> None:
-        async with _endpoint(home, Role.NODE, name, observe) as endpoint:
+        async with _endpoint(home, Role.NODE, name, observe, starting) as endpoint:
             stop = _told_to_stop()
-            node = await _with_room(begin, stop, home, f"{Role.NODE}-{name}")
+            node = await starting.make(begin, stop)
             if node is None:
                 return
             if endpoint is not None:
@@ -136,6 +134,7 @@ def _serve_guard(
 ) -> None:
     connection = home.connection()
     configured = home.settings()
+    starting = Starting(home, Role.GUARD, name)
     host, port = configured.guard_host, configured.guard_port
     urls, own = list(configured.management_urls), None
     if configured.private_broker and (place := next((place for place in home.places() if place.guard == name), None)):
@@ -166,13 +165,13 @@ def _serve_guard(
 
     def begin() -> Guard:
         if snapshot is not None:
-            _take(home, Role.GUARD, name, snapshot, before_it_counts=lambda: _forget(folder))
+            _take(home, Role.GUARD, name, snapshot, starting, before_it_counts=lambda: _forget(folder))
         return Guard(credentials.load(folder), settings)
 
     async def run() -> None:
-        async with _endpoint(home, Role.GUARD, name, written.observe) as endpoint:
+        async with _endpoint(home, Role.GUARD, name, written.observe, starting) as endpoint:
             stop = _told_to_stop()
-            guard = await _with_room(begin, stop, home, f"{Role.GUARD}-{name}")
+            guard = await starting.make(begin, stop)
             if guard is None:
                 return
             if endpoint is not None:
@@ -196,7 +195,9 @@ def _serve_guard(
 
 
 @contextlib.asynccontextmanager
-async def _endpoint(home: Home, role: Role, name: str, observe: ObserveSettings) -> AsyncIterator[Endpoint | None]:
+async def _endpoint(
+    home: Home, role: Role, name: str, observe: ObserveSettings, starting: Starting
+) -> AsyncIterator[Endpoint | None]:
     """Where its numbers are shown: as its file says, or at the port that `tdn up` chose; or nowhere."""
     address = observe.listen
     if address is None and not observe.off and (port := home.metrics_port(role, name)) is not None:
@@ -204,7 +205,7 @@ async def _endpoint(home: Home, role: Role, name: str, observe: ObserveSettings)
     if address is None:
         yield None
         return
-    async with Endpoint(address) as endpoint:
+    async with Endpoint(address, starting.readiness) as endpoint:
         yield endpoint
 
 
@@ -214,7 +215,9 @@ def _forget(guard: Path) -> None:
         (guard / f"{MEMORY_FILE}{ending}").unlink(missing_ok=True)
 
 
-def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: Callable[[], None] = lambda: None) -> None:
+def _take(
+    home: Home, role: Role, name: str, snapshot: Path, starting: Starting, before_it_counts: Callable[[], None] = lambda: None
+) -> None:
     """Begin with a snapshot where the store is not as far."""
     taken = take(
         snapshot,
@@ -222,7 +225,7 @@ def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: C
         genesis=home.genesis(),
         enrolments=[path.read_bytes() for path in sorted(home.enrolments.glob("*.jws"))],
         newcomer=f"{role}:{name}",
-        progress=lambda count: home.report(f"{role}-{name}", {"pid": os.getpid(), "ready": False, "sequence": count}),
+        progress=starting.progress,
         before_it_counts=before_it_counts,
     )
     if taken is None:
@@ -251,29 +254,6 @@ def _told_to_stop() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     return stop
-
-
-async def _with_room(begin: Callable[[], T], stop: asyncio.Event, home: Home, name: str) -> T | None:
-    """A disk that is full at the start is waited for, as one that fills later is: no supervisor has to know that this end would not come again. None when
-    it was told to stop meanwhile."""
-    told: str | None = None
-    while not stop.is_set():
-        try:
-            with machine.explained():
-                return begin()
-        except NoRoom as error:
-            why = error.as_object()
-        if told != why["message"]:
-            told = why["message"]
-            logger.warning("%s waits for room: %s", name, told)
-        with contextlib.suppress(OSError):
-            home.report(name, {"pid": os.getpid(), "ready": False, "why": told, "waits": why, "at": int(time.time())})
-        # What a start that failed had opened is closed before the next one.
-        gc.collect()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ROOM_SECONDS):
-                await stop.wait()
-    return None
 
 
 async def _run(

@@ -174,6 +174,26 @@ def test_every_pod_is_confined() -> None:
     assert all(one["securityContext"]["runAsNonRoot"] for one in ours[:2])
 
 
+def test_nobody_ends_what_is_only_slow_to_start() -> None:
+    """A node that makes its indexes anew takes minutes, and one that is ended begins again: it is asked whether it lives, and has time for its first answer."""
+    cluster = named("RabbitmqCluster", "tdn")["spec"]["override"]["statefulSet"]["spec"]["template"]["spec"]
+    nodes = named("StatefulSet", "tdn-node")["spec"]["template"]["spec"]
+    probed = [one for pod in (cluster, nodes) for one in pod["containers"] if one["name"] in ("guard", "node")]
+    assert len(probed) == 2
+    for one in probed:
+        first, later = one["startupProbe"], one["livenessProbe"]
+        assert first["httpGet"] == later["httpGet"], one["name"]
+        assert later["httpGet"] == {"path": "/healthz", "port": one["ports"][0]["name"]}, "not /readyz, which fails for as long as the broker is away"
+        assert first["periodSeconds"] * first["failureThreshold"] >= 300, one["name"]
+    for name in ("guard-1", "node-1"):
+        check = COMPOSE["services"][name]["healthcheck"]
+        assert check["start_period"].endswith("m"), name
+        assert int(check["start_period"][:-1]) >= 15, name
+    for unit in ("tdn-node@.service", "tdn-guard@.service"):
+        said = directives(DEPLOY / "systemd" / unit)
+        assert (said["Type"], "WatchdogSec" in said) == (["exec"], False), unit
+
+
 def test_policies_and_budgets_select_the_pods_that_are_there() -> None:
     broker = {"app.kubernetes.io/name": "tdn", "app.kubernetes.io/component": "rabbitmq"}
     node = named("StatefulSet", "tdn-node")["spec"]["template"]["metadata"]["labels"]
