@@ -49,7 +49,7 @@ def serve_node(
         machine.require_writable(folder, home.run if home.run.exists() else home.folder)
         home.require_genesis()
         observe = node_file.read_observe(folder)
-        logs.configure(verbose=verbose, log_format=log_format or observe.log_format)
+        logs.configure(verbose=verbose, log_format=log_format or observe.log_format, own=home.run / f"{Role.NODE}-{name}.log")
         _serve_node(home, name, folder, observe, snapshot)
 
 
@@ -68,7 +68,7 @@ def serve_guard(
         machine.require_writable(folder, home.run if home.run.exists() else home.folder)
         home.require_genesis()
         written = guard_file.read(folder)
-        logs.configure(verbose=verbose, log_format=log_format or written.observe.log_format)
+        logs.configure(verbose=verbose, log_format=log_format or written.observe.log_format, own=home.run / f"{Role.GUARD}-{name}.log")
         _serve_guard(home, name, folder, written, snapshot, listen=listen, management=management)
 
 
