@@ -75,8 +75,9 @@ class DetachedProcess:
         if self.alive():
             raise RuntimeError(f"{self.name} already runs as pid {self.pid}")
         self.run_folder.mkdir(parents=True, exist_ok=True)
-        if self.log_path.exists() and self.log_path.stat().st_size >= MOST_LOG_BYTES:
-            begin_another_log(self.log_path)
+        with contextlib.suppress(OSError):
+            if self.log_path.stat().st_size >= MOST_LOG_BYTES:
+                begin_another_log(self.log_path)
         with self.log_path.open("ab") as log:
             offset = log.tell()
             child = subprocess.Popen(  # noqa: S603  # words of ours, no shell
@@ -168,17 +169,17 @@ def tail_of(path: Path, *, lines: int = 20, offset: int = 0) -> str:
     return "\n".join(text.rstrip().splitlines()[-lines:])
 
 
-def is_output(path: Path) -> bool:
-    """Whether this process's error output goes to a file."""
+def is_output(path: Path, number: int = 2) -> bool:
+    """Whether this process's output of a number (its error output, unless another is asked about) goes to a file."""
     with contextlib.suppress(OSError):
-        return os.path.samestat(os.fstat(2), path.stat())
+        return os.path.samestat(os.fstat(number), path.stat())
     return False
 
 
 def begin_another_log(path: Path) -> None:
     """Put a log aside, and the oldest away. What this process printed to it, it prints to the new one: tracebacks of the interpreter too, and what it
     starts from now on. What it has started before (a node's search template) goes on with the former: one file more, for as long as that runs."""
-    own = [number for number in (1, 2) if os.path.samestat(os.fstat(number), path.stat())]
+    own = [number for number in (1, 2) if is_output(path, number)]
     fresh = path.with_name(f"{path.name}.new")
     # Open before anything is moved: where that fails, all stays as it is.
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
