@@ -24,6 +24,11 @@ _TOO_LARGE = "a file may not become so large there; raise the limit (`ulimit -f`
 
 #: SQLite's primary codes; the extended ones carry them in their low byte.
 _SQLITE_UNWRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+#: A process that cannot read its store does not know whether the log that it was made from still has its beginning.
+_TRIMMED = (
+    "Not so once the log was trimmed (`tdn log trim`): then move the store away and start with a snapshot of another node, `tdn snapshot --to FILE` there and "
+    "`--snapshot FILE` here; never remove the only store that such a network has"
+)
 _SQLITE_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -118,5 +123,5 @@ def _of_sqlite(error: sqlite3.Error, path: Path | None) -> TdnError | None:
         )
     if code in _SQLITE_DAMAGED:
         remove = f"`rm {shlex.quote(str(path))}*`" if path is not None else "remove its store.sqlite*"
-        return StoreDamaged(f"the {name} is damaged ({error}); {remove} and start again: it is made anew from the log")
+        return StoreDamaged(f"the {name} is damaged ({error}); {remove} and start again: it is made anew from the log. {_TRIMMED}")
     return None

@@ -10,8 +10,9 @@ import contextlib
 from typing import Any
 
 from tdn.bus.connection import Channel, Connection, Delivery
-from tdn.errors import BrokerUnavailable
+from tdn.errors import BrokerUnavailable, MalformedMessage
 from tdn.protocol import names
+from tdn.trust import signing
 
 #: Messages in flight to a follower. 30,000 a second on replay; more only costs memory.
 _CREDIT = 1000
@@ -22,6 +23,15 @@ _ACKNOWLEDGE_EVERY = 250
 _LAST_SECONDS = 20.0
 _EMPTY_SECONDS = 1.5
 _CHUNK_SECONDS = 0.05
+
+
+def goes_on(offset: int, raw: bytes) -> bool:
+    """Whether the first record that the log has was not its first: others were before it, and were trimmed."""
+    try:
+        message = signing.split(raw)
+        return message.header.kind == "record" and signing.parse_payload(message).get("kind") != "genesis"
+    except MalformedMessage:
+        return offset > 0
 
 
 class Appender:

@@ -6,13 +6,17 @@ leads through the logs of node and guard, and the record in the log carries it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import time
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from tdn.cli.output import printable
+from tdn.local import processes
 from tdn.observe import trail
 from tdn.protocol.rates import Rate
 
@@ -77,8 +81,25 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     return told
 
 
-def configure(*, verbose: bool, log_format: str) -> None:
-    handler = logging.StreamHandler()
+class OwnFile(logging.StreamHandler[TextIO]):
+    """Error output that goes to a file of the home, where `tdn up` has led it: when that is full, another one is begun. Nobody else would: whoever started
+    this process has long ended."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        # One that could not be put aside grows on, and it is tried again with the next line.
+        with contextlib.suppress(OSError):
+            if os.fstat(2).st_size >= processes.MOST_LOG_BYTES and processes.is_output(self._path):
+                processes.begin_another_log(self._path)
+
+
+def configure(*, verbose: bool, log_format: str, own: Path) -> None:
+    """Log to error output: in the foreground a terminal's, journal's or container's, which bounds it; or the file `own` of the home."""
+    handler = OwnFile(own) if processes.is_output(own) else logging.StreamHandler()
     handler.setFormatter(JsonLines() if log_format == "json" else PlainLines())
     handler.addFilter(Bounded())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])

@@ -6,27 +6,25 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from tdn import environment, machine
 from tdn.bus.connection import Broker
 from tdn.cli import logs
-from tdn.errors import NoRoom, TdnError, UsageError
+from tdn.cli.starting import Starting, report
+from tdn.errors import TdnError, UsageError
 from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import Guard, GuardSettings
 from tdn.guard.settings import SILENCE_SECONDS
 from tdn.local import guard_file, node_file
 from tdn.local.guard_file import GuardFile
 from tdn.local.home import Home
-from tdn.local.processes import start_mark
 from tdn.local.settings_file import split_address
 from tdn.node.service import TICK_SECONDS, Node, NodeSettings
 from tdn.observe.endpoint import Endpoint
@@ -38,12 +36,9 @@ from tdn.snapshots.take import take
 from tdn.trust import credentials
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 #: Between reports to the home. `tdn status` is that fresh.
 _REPORT_SECONDS = 0.25
-#: Between two looks of a process that starts whether there is room again.
-_ROOM_SECONDS = 2.0
 
 
 def serve_node(
@@ -55,7 +50,7 @@ def serve_node(
         environment.require_numbers()
         home.require_genesis()
         observe = node_file.read_observe(folder)
-        logs.configure(verbose=verbose, log_format=log_format or observe.log_format)
+        logs.configure(verbose=verbose, log_format=log_format or observe.log_format, own=home.run / f"{Role.NODE}-{name}.log")
         _serve_node(home, name, folder, observe, snapshot)
 
 
@@ -75,13 +70,14 @@ def serve_guard(
         environment.require_numbers()
         home.require_genesis()
         written = guard_file.read(folder)
-        logs.configure(verbose=verbose, log_format=log_format or written.observe.log_format)
+        logs.configure(verbose=verbose, log_format=log_format or written.observe.log_format, own=home.run / f"{Role.GUARD}-{name}.log")
         _serve_guard(home, name, folder, written, snapshot, listen=listen, management=management)
 
 
 def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings, snapshot: Path | None) -> None:
     connection = home.connection()
     policy, limits = node_file.read(folder)
+    starting = Starting(home, Role.NODE, name)
     settings = NodeSettings(
         brokers=connection.brokers,
         vhost=connection.vhost,
@@ -93,20 +89,19 @@ def _serve_node(home: Home, name: str, folder: Path, observe: ObserveSettings, s
         limits=limits,
         checkpoint_records=environment.CHECKPOINT_RECORDS.read(CHECKPOINT_RECORDS),
         endpoint=node_file.read_endpoint(folder, name, home.endpoint_port(name)),
-        # `tdn up` waits as long as something gets on.
-        progress=lambda count: _report(home, f"{Role.NODE}-{name}", {"ready": False, "sequence": count}),
+        progress=starting.progress,
         traces=open_traces("node", name, observe.traces),
     )
 
     def begin() -> Node:
         if snapshot is not None:
-            _take(home, Role.NODE, name, snapshot)
+            _take(home, Role.NODE, name, snapshot, starting)
         return Node(credentials.load(folder), settings)
 
     async def run() -> None:
-        async with _endpoint(home, Role.NODE, name, observe) as endpoint:
+        async with _endpoint(home, Role.NODE, name, observe, starting) as endpoint:
             stop = _told_to_stop()
-            node = await _with_room(begin, stop, home, f"{Role.NODE}-{name}")
+            node = await starting.make(begin, stop)
             if node is None:
                 return
             if endpoint is not None:
@@ -141,6 +136,7 @@ def _serve_guard(
 ) -> None:
     connection = home.connection()
     configured = home.settings()
+    starting = Starting(home, Role.GUARD, name)
     host, port = configured.guard_host, configured.guard_port
     urls, own = list(configured.management_urls), None
     if configured.private_broker and (place := next((place for place in home.places() if place.guard == name), None)):
@@ -171,13 +167,13 @@ def _serve_guard(
 
     def begin() -> Guard:
         if snapshot is not None:
-            _take(home, Role.GUARD, name, snapshot, before_it_counts=lambda: _forget(folder))
+            _take(home, Role.GUARD, name, snapshot, starting, before_it_counts=lambda: _forget(folder))
         return Guard(credentials.load(folder), settings)
 
     async def run() -> None:
-        async with _endpoint(home, Role.GUARD, name, written.observe) as endpoint:
+        async with _endpoint(home, Role.GUARD, name, written.observe, starting) as endpoint:
             stop = _told_to_stop()
-            guard = await _with_room(begin, stop, home, f"{Role.GUARD}-{name}")
+            guard = await starting.make(begin, stop)
             if guard is None:
                 return
             if endpoint is not None:
@@ -200,7 +196,9 @@ def _serve_guard(
 
 
 @contextlib.asynccontextmanager
-async def _endpoint(home: Home, role: Role, name: str, observe: ObserveSettings) -> AsyncIterator[Endpoint | None]:
+async def _endpoint(
+    home: Home, role: Role, name: str, observe: ObserveSettings, starting: Starting
+) -> AsyncIterator[Endpoint | None]:
     """Where its numbers are shown: as its file says, or at the port that `tdn up` chose; or nowhere."""
     address = observe.listen
     if address is None and not observe.off and (port := home.metrics_port(role, name)) is not None:
@@ -208,7 +206,7 @@ async def _endpoint(home: Home, role: Role, name: str, observe: ObserveSettings)
     if address is None:
         yield None
         return
-    async with Endpoint(address) as endpoint:
+    async with Endpoint(address, starting.readiness) as endpoint:
         yield endpoint
 
 
@@ -218,7 +216,9 @@ def _forget(guard: Path) -> None:
         (guard / f"{MEMORY_FILE}{ending}").unlink(missing_ok=True)
 
 
-def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: Callable[[], None] = lambda: None) -> None:
+def _take(
+    home: Home, role: Role, name: str, snapshot: Path, starting: Starting, before_it_counts: Callable[[], None] = lambda: None
+) -> None:
     """Begin with a snapshot where the store is not as far."""
     taken = take(
         snapshot,
@@ -226,7 +226,7 @@ def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: C
         genesis=home.genesis(),
         enrolments=[path.read_bytes() for path in sorted(home.enrolments.glob("*.jws"))],
         newcomer=f"{role}:{name}",
-        progress=lambda count: _report(home, f"{role}-{name}", {"ready": False, "sequence": count}),
+        progress=starting.progress,
         before_it_counts=before_it_counts,
     )
     if taken is None:
@@ -237,18 +237,6 @@ def _take(home: Home, role: Role, name: str, snapshot: Path, before_it_counts: C
     )
 
 
-def _report(home: Home, name: str, values: Mapping[str, Any]) -> None:
-    """What this process says of itself."""
-    pid = os.getpid()
-    home.report(name, {"pid": pid, "started": _start_mark_of(pid), **values})
-
-
-@cache
-def _start_mark_of(pid: int) -> str | None:
-    """By this, who reads a report knows our pid from the same number of a later process."""
-    return start_mark(pid)
-
-
 @contextlib.contextmanager
 def _last_words(home: Home, name: str) -> Iterator[None]:
     """What ends a process stays in the home, where `tdn status` and `tdn doctor` find it."""
@@ -257,7 +245,7 @@ def _last_words(home: Home, name: str) -> Iterator[None]:
             yield
     except TdnError as error:
         with contextlib.suppress(OSError):
-            _report(home, name, {"ready": False, "ended": error.as_object()})
+            report(home, name, {"ready": False, "ended": error.as_object()})
         raise
 
 
@@ -269,40 +257,17 @@ def _told_to_stop() -> asyncio.Event:
     return stop
 
 
-async def _with_room(begin: Callable[[], T], stop: asyncio.Event, home: Home, name: str) -> T | None:
-    """A disk that is full at the start is waited for, as one that fills later is: no supervisor has to know that this end would not come again. None when
-    it was told to stop meanwhile."""
-    told: str | None = None
-    while not stop.is_set():
-        try:
-            with machine.explained():
-                return begin()
-        except NoRoom as error:
-            why = error.as_object()
-        if told != why["message"]:
-            told = why["message"]
-            logger.warning("%s waits for room: %s", name, told)
-        with contextlib.suppress(OSError):
-            _report(home, name, {"ready": False, "why": told, "waits": why})
-        # What a start that failed had opened is closed before the next one.
-        gc.collect()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ROOM_SECONDS):
-                await stop.wait()
-    return None
-
-
 async def _run(
     service: Callable[[asyncio.Event], Any], stop: asyncio.Event, home: Home, name: str, state: Callable[[], dict[str, Any]]
 ) -> None:
-    async def report() -> None:
+    async def go_on_reporting() -> None:
         last: dict[str, Any] | None = {}
         while True:
             try:
                 # Every second: a process that was stopped in its tracks cannot say so, but that it says nothing shows it.
                 values = {"at": int(time.time()), **state()}
                 if values != last:
-                    _report(home, name, values)
+                    report(home, name, values)
                     last = values
             except (OSError, sqlite3.Error) as error:
                 # A full disk, say. What it last said of itself is then no longer true; the service itself decides whether it goes on.
@@ -316,7 +281,7 @@ async def _run(
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    reporting = asyncio.create_task(report())
+    reporting = asyncio.create_task(go_on_reporting())
     try:
         await service(stop)
     finally:

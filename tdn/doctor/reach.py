@@ -18,8 +18,9 @@ from aiohttp import InvalidURL
 from tdn.bus import log
 from tdn.bus.connection import Broker, Connection, tls_context
 from tdn.doctor.findings import Finding, of_error, ok, problem, warning
+from tdn.doctor.lost_stores import start_from_a_snapshot
 from tdn.doctor.stores import Store
-from tdn.errors import BrokerUnavailable, LogDiverged, LoginRefused, NoRoom, TdnError, TrustError
+from tdn.errors import BrokerUnavailable, LogDiverged, LoginRefused, LogTrimmed, NoRoom, TdnError, TrustError
 from tdn.guard import trim_policy
 from tdn.guard.management import Management
 from tdn.local import guard_file
@@ -224,8 +225,10 @@ async def look_at_log(settings: Settings, who: Credentials, stores: Sequence[Sto
                     ),
                 ]
             last = await log.last_offset(connection)
-            first = (await (await log.Follower.open(connection, offset=0)).batch(1))[0][0] if last >= 0 else -1
-            return [*findings, ok("log", f"offsets {first} to {last}"), *_against_the_log(stores, first, last)]
+            first, beginning = (await (await log.Follower.open(connection, offset=0)).batch(1))[0] if last >= 0 else (-1, b"")
+            trimmed = "; its beginning was trimmed: who has no store, or one that is of no use, starts from a snapshot"
+            said = f"offsets {first} to {last}{trimmed if last >= 0 and log.goes_on(first, beginning) else ''}"
+            return [*findings, ok("log", said), *_against_the_log(stores, first, last)]
     except TimeoutError:
         return [
             problem("log", BrokerUnavailable, "the broker does not give the log in time", "look at its own log and at its load")
@@ -265,9 +268,9 @@ def _against_the_log(stores: Sequence[Store], first: int, last: int) -> Iterator
         elif store.offset + 1 < first:
             yield problem(
                 "log",
-                LogDiverged,
+                LogTrimmed,
                 f"{store.who} ends at offset {store.offset}, the log begins at {first}: it cannot catch up",
-                "remove its store; docs/operations.md",
+                f"{start_from_a_snapshot(store.who)}. That replaces a store that is behind: remove none",
             )
         elif last - store.offset > _FAR_BEHIND:
             yield warning(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tdn import machine
 from tdn.doctor.findings import Finding, of_error, ok, problem, warning
+from tdn.doctor.lost_stores import Kept
 from tdn.errors import LogDiverged, StoreDamaged, UnknownRules
 from tdn.local.home import Home
 from tdn.protocol.names import Role
@@ -24,6 +24,8 @@ from tdn.store.facts import StoredFacts
 _SECONDS = 20.0
 #: How many of the latest records are held against the hash chain.
 _RECORDS = 2_000
+#: In the place of what to do about a store that is of no use: that depends on the others, which are looked at first.
+_MAKE_ANOTHER = "make another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +41,38 @@ class Store:
 
 def look_at_stores(home: Home, *, thorough: bool) -> tuple[list[Finding], list[Store]]:
     """Findings, and the stores that can be read."""
-    findings: list[Finding] = []
     stores: list[Store] = []
-    for role in (Role.NODE, Role.GUARD):
-        for name in home.ids(role):
-            path = home.credentials(role, name) / "store.sqlite"
-            if not schema.is_made(path):
-                findings.append(warning("stores", f"{role} {name} has none yet", "it is made from the log when it starts"))
-                continue
-            try:
-                findings += _look_at(home, f"{role} {name}", path, stores, thorough=thorough)
-            except sqlite3.Error as error:
-                ours = machine.explain(error, path) or StoreDamaged(f"{path} cannot be read: {error}")
-                findings.append(of_error("stores", ours, f"{role} {name}", _made_anew(path)))
-    findings += _compare(stores)
-    return findings, stores
+    places = {
+        f"{role} {name}": home.credentials(role, name) / "store.sqlite" for role in (Role.NODE, Role.GUARD) for name in home.ids(role)
+    }
+    kept = Kept.look(places.items())
+    found: dict[str, list[Finding]] = {}
+    for who, path in places.items():
+        found[who] = []
+        if not schema.is_made(path):
+            found[who].append(warning("stores", f"{who} has none yet", kept.where_none_is(who)))
+            continue
+        try:
+            found[who] += _look_at(home, who, path, stores, thorough=thorough)
+        except sqlite3.Error as error:
+            found[who].append(_unreadable(who, path, error))
+    useless = {who for who, findings in found.items() if any(finding.do == _MAKE_ANOTHER for finding in findings)}
+    findings = [
+        replace(one, do=kept.instead_of(who, places[who], useless=useless)) if one.do == _MAKE_ANOTHER else one
+        for who, some in found.items()
+        for one in some
+    ]
+    return [*findings, *_compare(stores)], stores
+
+
+def _unreadable(who: str, path: Path, error: sqlite3.Error) -> Finding:
+    ours = machine.explain(error, path) or StoreDamaged(f"{path} cannot be read: {error}")
+    if not isinstance(ours, StoreDamaged):
+        return of_error("stores", ours, who)
+    return problem("stores", StoreDamaged, f"{who}: {ours.message.partition('; ')[0]}", _MAKE_ANOTHER)
 
 
 def _look_at(home: Home, who: str, path: Path, stores: list[Store], *, thorough: bool) -> Iterator[Finding]:
-    again = _made_anew(path)
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as db:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > len(schema.MIGRATIONS):
@@ -65,13 +80,13 @@ def _look_at(home: Home, who: str, path: Path, stores: list[Store], *, thorough:
                 "stores",
                 LogDiverged,
                 f"{who}: the store is of version {version}, this build knows {len(schema.MIGRATIONS)}",
-                "install the newer build, or remove the store: it is made anew from the log",
+                "install the newer build: the store is whole, and that build goes on with it",
             )
             return
         facts = StoredFacts(db, cached=False)
         network = facts.get("network", "network")
         if network is not None and network["id"] != home.network:
-            yield problem("stores", LogDiverged, f"{who}: the store is of another network, {network['id'][:12]}…", again)
+            yield problem("stores", LogDiverged, f"{who}: the store is of another network, {network['id'][:12]}…", _MAKE_ANOTHER)
             return
         if network is not None and network["rules"] != RULES_VERSION:
             yield problem(
@@ -82,21 +97,17 @@ def _look_at(home: Home, who: str, path: Path, stores: list[Store], *, thorough:
             )
         row = db.execute("SELECT seq, offset, head FROM position").fetchone()
         if row is None:
-            yield problem("stores", StoreDamaged, f"{who}: the store does not say how far it is", again)
+            yield problem("stores", StoreDamaged, f"{who}: the store does not say how far it is", _MAKE_ANOTHER)
             return
         store = Store(who, path, *row)
         stores.append(store)
         if (broken := _broken_chain(db, store)) is not None:
-            yield problem("stores", StoreDamaged, f"{who}: record {broken} is not what the hash chain says", again)
-        yield from _whole(db, who, again, thorough=thorough)
+            yield problem("stores", StoreDamaged, f"{who}: record {broken} is not what the hash chain says", _MAKE_ANOTHER)
+        yield from _whole(db, who, thorough=thorough)
         yield ok("stores", f"{who}: at record {store.seq}, head {store.head[:12]}…")
 
 
-def _made_anew(path: Path) -> str:
-    return f"stop it, `rm {shlex.quote(str(path))}*` and start it again: it is made anew from the log"
-
-
-def _whole(db: sqlite3.Connection, who: str, again: str, *, thorough: bool) -> Iterator[Finding]:
+def _whole(db: sqlite3.Connection, who: str, *, thorough: bool) -> Iterator[Finding]:
     deadline = time.monotonic() + _SECONDS
     if not thorough:
         db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
@@ -110,7 +121,7 @@ def _whole(db: sqlite3.Connection, who: str, again: str, *, thorough: bool) -> I
     finally:
         db.set_progress_handler(None, 0)
     if said != ["ok"]:
-        yield problem("stores", StoreDamaged, f"{who}: SQLite finds it damaged: {said[0].splitlines()[0][:200]}", again)
+        yield problem("stores", StoreDamaged, f"{who}: SQLite finds it damaged: {said[0].splitlines()[0][:200]}", _MAKE_ANOTHER)
 
 
 def _broken_chain(db: sqlite3.Connection, store: Store) -> int | None:

@@ -9,6 +9,7 @@ calls holds a lock.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -33,6 +34,10 @@ _STRAGGLER_SECONDS = 1.0
 #: server's bind no client of anybody is given the port, and a network that was down finds its ports free.
 _PORTS = range(20_000, 32_000)
 
+#: As much goes into a log before the next one is begun, and so many former ones are kept: `NAME.log.1` is the latest of these.
+MOST_LOG_BYTES = 20_000_000
+_FORMER_LOGS = 2
+
 #: Children of this very process, which have to be reaped or they stay as zombies.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -51,7 +56,8 @@ class _Remembered:
 class DetachedProcess:
     """One named process of a run folder: `NAME.pid` and `NAME.log` in it.
 
-    Its output is appended to the log; `tail` shows the latest run's only.
+    Its output is appended to the log; `tail` shows the latest run's only. A log that is full when a run begins is put aside; a process that writes more than
+    that sees to it itself (`tdn.cli.logs`).
     """
 
     def __init__(self, run_folder: Path, name: str) -> None:
@@ -69,6 +75,9 @@ class DetachedProcess:
         if self.alive():
             raise RuntimeError(f"{self.name} already runs as pid {self.pid}")
         self.run_folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            if self.log_path.stat().st_size >= MOST_LOG_BYTES:
+                begin_another_log(self.log_path)
         with self.log_path.open("ab") as log:
             offset = log.tell()
             child = subprocess.Popen(  # noqa: S603  # words of ours, no shell
@@ -158,6 +167,32 @@ def tail_of(path: Path, *, lines: int = 20, offset: int = 0) -> str:
     except FileNotFoundError:
         return ""
     return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def is_output(path: Path, number: int = 2) -> bool:
+    """Whether this process's output of a number (its error output, unless another is asked about) goes to a file."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(number), path.stat())
+    return False
+
+
+def begin_another_log(path: Path) -> None:
+    """Put a log aside, and the oldest away. What this process printed to it, it prints to the new one: tracebacks of the interpreter too, and what it
+    starts from now on. What it has started before (a node's search template) goes on with the former: one file more, for as long as that runs."""
+    own = [number for number in (1, 2) if is_output(path, number)]
+    fresh = path.with_name(f"{path.name}.new")
+    # Open before anything is moved: where that fails, all stays as it is.
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+    try:
+        names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _FORMER_LOGS + 1))]
+        for newer, older in reversed(list(itertools.pairwise(names))):
+            if newer.exists():
+                newer.replace(older)
+        fresh.replace(path)
+        for number in own:
+            os.dup2(descriptor, number)
+    finally:
+        os.close(descriptor)
 
 
 def free_ports(count: int) -> list[int]:

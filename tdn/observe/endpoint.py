@@ -25,17 +25,23 @@ logger = logging.getLogger(__name__)
 #: Between two looks at how late the loop is.
 _BEAT_SECONDS = 1.0
 
+_READY = "1 while it serves, as /readyz says"
+
+#: The numbers of a process that starts.
+_NOT_READY = f"# HELP tdn_ready {_READY}\n# TYPE tdn_ready gauge\ntdn_ready 0.0\n".encode()
+
 #: What is told of readiness: `ready`, and where it is not, `reason`.
 Readiness = Callable[[], Mapping[str, Any]]
 
 
 class Endpoint:
-    """Bound when it is entered, so that an address in use is told before the work begins; what it shows may follow (`show`)."""
+    """Bound when it is entered, so that an address in use is told before the work begins; what it shows may follow (`show`). `starting` is what is told
+    until then."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, starting: Readiness = lambda: {"ready": False, "reason": "starting"}) -> None:
         self.address = address
         self._metrics: Metrics | None = None
-        self._readiness: Readiness = lambda: {"ready": False, "reason": "starting"}
+        self._readiness = starting
         self._late = 0.0
         self._runner: web.AppRunner | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -46,7 +52,7 @@ class Endpoint:
 
     def show(self, metrics: Metrics, readiness: Readiness) -> None:
         self._metrics, self._readiness = metrics, readiness
-        metrics.gauge("tdn_ready", "1 while it serves, as /readyz says", lambda: bool(readiness()["ready"]))
+        metrics.gauge("tdn_ready", _READY, lambda: bool(readiness()["ready"]))
         metrics.gauge("tdn_loop_late_seconds", "how late the event loop came to its last beat, of one a second", lambda: self._late)
 
     async def __aenter__(self) -> Self:
@@ -84,7 +90,8 @@ class Endpoint:
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
         if self._metrics is None:
-            return web.json_response({"reason": "starting"}, status=503)
+            # A process that starts is up: whoever is woken by one that does not answer would only start it anew.
+            return web.Response(body=_NOT_READY, headers={"Content-Type": CONTENT_TYPE_LATEST})
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _show_health(self, _: web.Request) -> web.Response:

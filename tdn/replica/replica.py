@@ -21,14 +21,14 @@ from pathlib import Path
 
 from tdn.bus import log
 from tdn.bus.connection import Connection
-from tdn.errors import BrokerUnavailable, LogDiverged, LogTrimmed, MalformedMessage, UnknownRules
+from tdn.bus.log import goes_on
+from tdn.errors import BrokerUnavailable, LogDiverged, LogTrimmed, UnknownRules
 from tdn.rules.apply import RULES_VERSION
 from tdn.rules.state import LogRecord, Outcome
 from tdn.store.records import Records
 from tdn.store.search import Reader
 from tdn.store.topics import EVERYTHING, Stores
 from tdn.store.view import View
-from tdn.trust import signing
 
 logger = logging.getLogger(__name__)
 
@@ -277,7 +277,7 @@ class Replica:
             if 0 <= self._head_offset <= batch[-1][0]:
                 break
             batch = await self._await_batch(follower)
-        if offset > 0 and _goes_on(offset, beginning):
+        if offset > 0 and goes_on(offset, beginning):
             raise LogTrimmed(
                 f"the log begins behind record {self._view.position.seq}, at which this store ends: what is between was archived and trimmed; "
                 f"{_FROM_A_SNAPSHOT}"
@@ -301,7 +301,7 @@ class Replica:
         own = self.records.after(self._found, min(ahead, len(records)))
         if not own:
             raise LogDiverged(
-                f"this store does not keep record {self._found + 1}, with which the log goes on; remove it, and it is replayed"
+                f"this store does not keep record {self._found + 1}, with which the log goes on; move it away, not remove it, and {_FROM_A_SNAPSHOT}"
             )
         moved: list[tuple[int, int]] = []
         for (offset, raw), kept in zip(records, own, strict=False):
@@ -347,19 +347,10 @@ _FROM_A_SNAPSHOT = "start it from a snapshot that another node has made: `tdn sn
 
 def _require_beginning(offset: int, raw: bytes) -> None:
     """An empty store must read the log from its genesis on: from anywhere else it would judge everything otherwise than the others did."""
-    if _goes_on(offset, raw):
+    if goes_on(offset, raw):
         raise LogTrimmed(
             f"the log no longer has its beginning, which was archived and trimmed, and this store is empty; {_FROM_A_SNAPSHOT}"
         )
-
-
-def _goes_on(offset: int, raw: bytes) -> bool:
-    """Whether the first record that the log has was not its first: others were before it."""
-    try:
-        message = signing.split(raw)
-        return message.header.kind == "record" and signing.parse_payload(message).get("kind") != "genesis"
-    except MalformedMessage:
-        return offset > 0
 
 
 def _key(raw: bytes) -> bytes:

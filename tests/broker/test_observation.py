@@ -232,7 +232,8 @@ async def test_not_ready_says_why() -> None:
     async with Endpoint(address) as endpoint:
         status, body = await fetch("/readyz")
         assert (status, json.loads(body)) == (503, {"ready": False, "reason": "starting"})
-        assert (await fetch("/metrics"))[0] == 503
+        status, body = await fetch("/metrics")
+        assert (status, re.findall(r"^tdn_\w+ .*$", body, re.MULTILINE)) == (200, ["tdn_ready 0.0"])
         assert (await fetch("/healthz"))[0] == 200
         endpoint.show(NodeMetrics(), lambda: {"ready": False, "reason": "the broker is not reachable"})
         status, body = await fetch("/readyz")

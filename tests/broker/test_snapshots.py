@@ -151,9 +151,28 @@ async def test_a_life_without_the_beginning(small: LiveNetwork, archive: Path, c
     for told in ("head", "at", "digest"):
         assert _stated(small, "n3")[told] == _stated(small, "n1")[told]
     small.stop("n3")
+    told = await asyncio.to_thread(_doctor_on_a_damaged_store, small, "n3")
+    assert "its beginning was trimmed" in told["log"]
+    assert "move " in told["node n3"]
+    assert "`tdn snapshot --to FILE --node n1`, then `tdn node --id n3 --snapshot FILE`" in told["node n3"]
+    assert "made anew" not in told["node n3"]
     trim = await asyncio.to_thread(run, "tdn", *home, "log", "trim", "--archive", archive)
     assert trim.code == 5
     assert "tdn archive export" in trim.err
+
+
+def _doctor_on_a_damaged_store(network: LiveNetwork, node: str) -> dict[str, str]:
+    """What is said of the log, and what to do about the store; which is whole again afterwards."""
+    store = network.home.store(node)
+    whole = store.read_bytes()
+    store.write_bytes(b"x" * 5000)
+    try:
+        lines = run("tdn", "--home", network.home, "--json", "doctor").lines
+    finally:
+        store.write_bytes(whole)
+    (log,) = [line["what"] for line in lines if line["check"] == "log" and line["what"].startswith("offsets ")]
+    (do,) = [line["do"] for line in lines if line["check"] == "stores" and line["what"].startswith(f"node {node}")]
+    return {"log": log, f"node {node}": do}
 
 
 def trims(network: LiveNetwork) -> bool:

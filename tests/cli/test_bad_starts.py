@@ -130,7 +130,7 @@ def chmod(name: str, mode: int) -> Callable[[Home], object]:
             2,
             (f"of version {HOME_VERSION + 1}", "Install the newer build"),
         ),
-        (damage, 4, ("store.sqlite is damaged", "rm ", "made anew from the log")),
+        (damage, 4, ("store.sqlite is damaged", "rm ", "made anew from the log", "Not so once the log was trimmed", "--snapshot FILE")),
     ],
     ids=(
         *(

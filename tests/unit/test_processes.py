@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tdn.local import processes
 from tdn.local.processes import DetachedProcess, free_port, free_ports, tail_of
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "MARK": "ours"}
@@ -50,6 +51,62 @@ def test_output_environment_and_session(tmp_path: Path) -> None:
     assert not process.alive()
     assert process.pid is None
     process.stop()
+
+
+#: What a node does: it logs, and now and then something is printed past the log, by itself or by what it has started.
+WRITER = """
+import logging, os, pathlib, subprocess, sys
+from tdn.cli import logs
+from tdn.local import processes
+processes.MOST_LOG_BYTES = 20_000
+logs.Bounded.filter = lambda self, record: True
+logs.configure(verbose=False, log_format="text", own=pathlib.Path(sys.argv[1]))
+for number in range(1000):
+    logging.info("line %d %s", number, "x" * 100)
+print("printed", flush=True)
+subprocess.run(["sh", "-c", "echo started >&2"])
+raise ValueError("the last words")
+"""
+
+
+def write(run: Path, own: Path) -> DetachedProcess:
+    process = DetachedProcess(run, "one")
+    process.spawn([sys.executable, "-c", WRITER, str(own)], env={**ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parents[2])})
+    wait_for(lambda: not process.alive())
+    return process
+
+
+def test_a_log_is_bounded_and_ends_with_what_was_printed_last(tmp_path: Path) -> None:
+    """1,000 lines make a hundred and forty kilobytes; what is kept is the end of them, whole, and the interpreter's own words are where they belong."""
+    (tmp_path / "one.log").write_text("of an earlier run\n")
+    process = write(tmp_path, tmp_path / "one.log")
+    assert sorted(path.name for path in tmp_path.iterdir() if "log" in path.name) == ["one.log", "one.log.1", "one.log.2"]
+    assert all(path.stat().st_size < 21_000 for path in tmp_path.glob("one.log*"))
+    kept = "".join((tmp_path / name).read_text() for name in ("one.log.2", "one.log.1", "one.log"))
+    numbers = [int(line.split("line ")[1].split()[0]) for line in kept.splitlines() if "line " in line and "xxx" in line]
+    assert numbers == list(range(numbers[0], 1000))
+    assert len(numbers) > 250
+    told = process.tail(lines=50)
+    assert "printed\nstarted\nTraceback" in told
+    assert told.endswith("ValueError: the last words")
+
+
+def test_a_file_that_is_not_its_own_is_left_alone(tmp_path: Path) -> None:
+    """Somebody's `tdn node 2> FILE`, a journal, a container's pipe: whoever made them bounds them."""
+    write(tmp_path / "run", tmp_path / "other.log")
+    assert [path.name for path in (tmp_path / "run").iterdir() if "log" in path.name] == ["one.log"]
+    assert (tmp_path / "run" / "one.log").stat().st_size > 100_000
+
+
+def test_a_full_log_is_put_aside_when_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for those that write no log of ours: a broker, a Spark worker."""
+    monkeypatch.setattr(processes, "MOST_LOG_BYTES", 10)
+    process = DetachedProcess(tmp_path, "one")
+    for words in ("first one", "second one", "third one", "fourth one"):
+        shell(process, f"echo {words}")
+        wait_for(lambda: not process.alive())
+        assert process.tail() == words
+    assert [(tmp_path / name).read_text() for name in ("one.log.2", "one.log.1", "one.log")] == ["second one\n", "third one\n", "fourth one\n"]
 
 
 def test_a_running_one_is_not_started_twice(tmp_path: Path) -> None:

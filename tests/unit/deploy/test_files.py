@@ -71,6 +71,54 @@ def test_each_broker_has_a_guard_on_its_own_loopback() -> None:
     assert [f"rabbit@{COMPOSE['services'][name]['hostname']}" for name in sorted(brokers)] == list(broker_files.PEERS)
 
 
+#: Where nodes and guards show their numbers in their containers.
+OBSERVED = 9464
+
+
+def test_the_prometheus_of_compose_fetches_from_each_node_and_guard() -> None:
+    """By the names that services have on the network: a guard's is its broker's, whose network it has. The id is that of the process there."""
+    written = yaml.safe_load((DEPLOY / COMPOSE["configs"]["prometheus.yml"]["file"]).read_text("utf-8"))
+    fetched: dict[str, set[tuple[str, str]]] = {}
+    for job in written["scrape_configs"]:
+        for config in job["static_configs"]:
+            (target,) = config["targets"]
+            fetched.setdefault(job["job_name"], set()).add((target, config["labels"]["id"]))
+    there: dict[str, set[tuple[str, str]]] = {"tdn-node": set(), "tdn-guard": set()}
+    watcher = COMPOSE["services"]["prometheus"]
+    for name, service in COMPOSE["services"].items():
+        words = service.get("command", [])
+        for role in ("node", "guard"):
+            if words[2:4] == [role, "--id"]:
+                host = service.get("network_mode", f"service:{name}").removeprefix("service:")
+                assert set(watcher["networks"]) <= set(COMPOSE["services"][host]["networks"]), name
+                there[f"tdn-{role}"].add((f"{host}:{OBSERVED}", words[4]))
+                assert f"http://127.0.0.1:{OBSERVED}/readyz" in service["healthcheck"]["test"][-1], name
+    assert fetched == there
+    assert [len(targets) for targets in fetched.values()] == [3, 3]
+    places = {one["source"]: Path(one["target"]) for one in watcher["configs"]}
+    assert f"--config.file={places['prometheus.yml']}" in watcher["command"]
+    for rules in written["rule_files"]:
+        assert places["prometheus.yml"].parent / rules == places["alerts.yml"]
+    assert (DEPLOY / COMPOSE["configs"]["alerts.yml"]["file"]).name == "alerts.yml"
+    (data,) = [word.removeprefix("--storage.tsdb.path=") for word in watcher["command"] if word.startswith("--storage.tsdb.path=")]
+    (volume,) = watcher["volumes"]
+    assert volume == f"prometheus:{data}"
+    assert "prometheus" in COMPOSE["volumes"]
+    assert watcher["profiles"] == ["observe"]
+
+
+def test_numbers_are_for_the_network_of_compose_alone() -> None:
+    """The homes are carried so that it reaches them, and nothing outside does: whoever fetches is not asked who it is."""
+    text = (DEPLOY / "README.md").read_text("utf-8")
+    carried = re.findall(r"^    python -m deploy\.carry .*--observe (\S+)", text, re.M)
+    assert carried == [f"0.0.0.0:{OBSERVED}"] * 4
+    assert "--profile observe up -d" in text
+    for name, service in COMPOSE["services"].items():
+        for port in service.get("ports", []):
+            assert not port.endswith(f":{OBSERVED}"), name
+    assert COMPOSE["services"]["prometheus"]["ports"] == ["127.0.0.1:9090:9090"], "nor does it ask, so not where brokers are published"
+
+
 def test_no_container_has_more_than_it_needs() -> None:
     for name, service in COMPOSE["services"].items():
         assert service["cap_drop"] == ["ALL"], name
@@ -80,7 +128,7 @@ def test_no_container_has_more_than_it_needs() -> None:
         assert "mem_limit" in service, name
         assert "pids_limit" in service, name
         # A tag that is a version, not one that moves.
-        assert re.fullmatch(r"[a-z./-]+:\d+\.\d+\.\d+(-[a-z]+)?", service["image"]), name
+        assert re.fullmatch(r"[a-z./-]+:v?\d+\.\d+\.\d+(-[a-z]+)?", service["image"]), name
         assert all(":" in mount and not mount.startswith("/") for mount in service.get("volumes", [])), name
 
 
@@ -175,6 +223,26 @@ def test_every_pod_is_confined() -> None:
     assert all(one["securityContext"]["runAsNonRoot"] for one in ours[:2])
 
 
+def test_nobody_ends_what_is_only_slow_to_start() -> None:
+    """A node that makes its indexes anew takes minutes, and one that is ended begins again: it is asked whether it lives, and has time for its first answer."""
+    cluster = named("RabbitmqCluster", "tdn")["spec"]["override"]["statefulSet"]["spec"]["template"]["spec"]
+    nodes = named("StatefulSet", "tdn-node")["spec"]["template"]["spec"]
+    probed = [one for pod in (cluster, nodes) for one in pod["containers"] if one["name"] in ("guard", "node")]
+    assert len(probed) == 2
+    for one in probed:
+        first, later = one["startupProbe"], one["livenessProbe"]
+        assert first["httpGet"] == later["httpGet"], one["name"]
+        assert later["httpGet"] == {"path": "/healthz", "port": one["ports"][0]["name"]}, "not /readyz, which fails for as long as the broker is away"
+        assert first["periodSeconds"] * first["failureThreshold"] >= 300, one["name"]
+    for name in ("guard-1", "node-1"):
+        check = COMPOSE["services"][name]["healthcheck"]
+        assert check["start_period"].endswith("m"), name
+        assert int(check["start_period"][:-1]) >= 15, name
+    for unit in ("tdn-node@.service", "tdn-guard@.service"):
+        said = directives(DEPLOY / "systemd" / unit)
+        assert (said["Type"], "WatchdogSec" in said) == (["exec"], False), unit
+
+
 def test_policies_and_budgets_select_the_pods_that_are_there() -> None:
     broker = {"app.kubernetes.io/name": "tdn", "app.kubernetes.io/component": "rabbitmq"}
     node = named("StatefulSet", "tdn-node")["spec"]["template"]["metadata"]["labels"]
@@ -188,9 +256,9 @@ def test_policies_and_budgets_select_the_pods_that_are_there() -> None:
 
 
 def test_prometheus_finds_what_the_manifests_show_and_calls_it_what_the_alerts_do() -> None:
-    read = {name: yaml.safe_load((DEPLOY / f"{name}.yml").read_text("utf-8")) for name in ("prometheus", "prometheus-kubernetes")}
+    read = {name: yaml.safe_load((DEPLOY / f"{name}.yml").read_text("utf-8")) for name in ("prometheus", "prometheus-compose", "prometheus-kubernetes")}
     jobs = {name: [job["job_name"] for job in one["scrape_configs"]] for name, one in read.items()}
-    assert jobs["prometheus"] == jobs["prometheus-kubernetes"] == ["tdn-node", "tdn-guard"]
+    assert jobs["prometheus"] == jobs["prometheus-compose"] == jobs["prometheus-kubernetes"] == ["tdn-node", "tdn-guard"]
     pods = (named("StatefulSet", "tdn-node")["spec"]["template"]["spec"], named("RabbitmqCluster", "tdn")["spec"]["override"]["statefulSet"]["spec"]["template"]["spec"])
     for job, pod in zip(read["prometheus-kubernetes"]["scrape_configs"], pods, strict=True):
         (kept,) = [rule for rule in job["relabel_configs"] if rule.get("action") == "keep"]
@@ -331,7 +399,7 @@ def test_entities_reach_a_node_while_no_broker_answers() -> None:
     for number in (1, 2, 3):
         port = 7450 + number
         assert COMPOSE["services"][f"node-{number}"]["ports"] == [f"${{TDN_PUBLISH:-127.0.0.1}}:{port}:{port}"]
-        assert f"--node n{number} --observe 127.0.0.1:9464 --endpoint node-{number}:{port}" in (DEPLOY / "README.md").read_text("utf-8")
+        assert f"--node n{number} --observe 0.0.0.0:{OBSERVED} --endpoint node-{number}:{port}" in (DEPLOY / "README.md").read_text("utf-8")
     service = named("Service", "tdn-node")["spec"]
     assert service["publishNotReadyAddresses"] is True
     (pod,) = named("StatefulSet", "tdn-node")["spec"]["template"]["spec"]["containers"]

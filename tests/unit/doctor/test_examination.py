@@ -251,6 +251,71 @@ def fill(store: Path, records: list[tuple[int, str, bytes]]) -> None:
         db.execute("UPDATE position SET seq = ?, offset = ?, head = ?", (records[-1][0], records[-1][0], records[-1][1]))
 
 
+@pytest.fixture
+def trimmed(home: Home) -> Home:
+    """After `tdn log trim`: what is left of the log begins with record 11, in the stores that were there."""
+    for name in ("n1", "n2"):
+        fill(home.store(name), [(11, "aa", b"x")])
+        with contextlib.closing(sqlite3.connect(home.store(name))) as db, db:
+            db.execute("UPDATE kept SET first = 11")
+    return home
+
+
+def said_of(home: Home, fragment: str) -> str:
+    (found,) = [finding for finding in findings(home) if finding.check == "stores" and fragment in finding.what]
+    return found.do or ""
+
+
+def test_a_damaged_store_of_a_trimmed_log_needs_a_snapshot(trimmed: Home) -> None:
+    """Removed as it was told before, it could not be made anew from a log without its beginning."""
+    trimmed.store("n2").write_bytes(b"x" * 5000)
+    do = said_of(trimmed, "node n2")
+    assert f"move {trimmed.store('n2')}* away" in do
+    assert "`tdn snapshot --to FILE --node n1`" in do
+    assert "`tdn node --id n2 --snapshot FILE`" in do
+    assert "node n1 has the log from record 11 on only" in do
+    assert "rm " not in do
+    assert "made anew" not in do
+
+
+def test_the_only_store_of_a_trimmed_log_is_kept(trimmed: Home) -> None:
+    """One whose pages are damaged and that still says what it lacks; no other node's could make a snapshot."""
+    for path in trimmed.store("n2").parent.glob("store.sqlite*"):
+        path.unlink()
+    with contextlib.closing(sqlite3.connect(trimmed.store("n1"))) as db, db:
+        db.execute("DROP TABLE facts")
+    do = said_of(trimmed, "node n1")
+    assert do.startswith(f"stop it and keep {trimmed.store('n1')}*")
+    assert "no other node's store here could make a snapshot" in do
+    assert "`tdn restore` a backup" in do
+    assert "rm " not in do
+    assert "`tdn node --id n2 --snapshot FILE`" in said_of(trimmed, "node n2 has none yet")
+
+
+def test_two_damaged_stores_are_not_told_to_help_each_other(trimmed: Home) -> None:
+    for name in ("n1", "n2"):
+        with contextlib.closing(sqlite3.connect(trimmed.store(name))) as db, db:
+            db.execute("DROP TABLE facts")
+    for name in ("n1", "n2"):
+        assert "stop it and keep" in said_of(trimmed, f"node {name}")
+
+
+def test_where_nobody_knows_of_a_trim_both_ways_are_told(home: Home) -> None:
+    home.store("n1").write_bytes(b"x" * 5000)
+    do = said_of(home, "node n1")
+    for words in ("made anew from the log", "Not so where the log was trimmed", "`tdn snapshot --to FILE`", "never remove the only store"):
+        assert words in do
+    assert "`--snapshot FILE`" in said_of(home, "guard g1 has none yet")
+
+
+def test_a_store_that_the_log_has_left_behind(home: Home) -> None:
+    """It is replaced by a snapshot, not removed: a log without its beginning makes no other."""
+    (found,) = reach._against_the_log([Store("guard g1", home.store("n1"), 5, 4, "aa")], 9, 20)
+    assert "cannot catch up" in found.what
+    assert "`tdn guard --id g1 --snapshot FILE`" in (found.do or "")
+    assert "remove none" in (found.do or "")
+
+
 def test_stores_that_disagree(home: Home) -> None:
     fill(home.store("n1"), [(1, "aa", b"x")])
     fill(home.store("n2"), [(1, "bb", b"y")])
