@@ -45,6 +45,26 @@ CHECKPOINT_RECORDS = Number("TDN_CHECKPOINT_RECORDS", int, "a whole number of re
 #: RabbitMQ takes no larger segments.
 LOG_SEGMENT_BYTES = Number("TDN_LOG_SEGMENT_BYTES", int, "a whole number of bytes", 1_000, 3_000_000_000)
 RABBITMQ_SERVER = "TDN_RABBITMQ_SERVER"
+PORTS = "TDN_PORTS"
+#: Below the kernel's usual range for outgoing connections (32768 up), so that between our choice and the
+#: server's bind no client of anybody is given the port, and a network that was down finds its ports free.
+_PORTS = range(20_000, 32_000)
+_FEWEST_PORTS = 100
+
+
+def ports() -> range:
+    """The ports of this machine from which a private network chooses its own. Two that choose at the same moment choose alike only if they choose from the same."""
+    text = os.environ.get(PORTS)
+    if text is None:
+        return _PORTS
+    first, _, last = text.partition("-")
+    if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+        chosen = range(0)
+    else:
+        chosen = range(int(first), int(last) + 1)
+    if len(chosen) < _FEWEST_PORTS or chosen[0] < 1024 or chosen[-1] > 65_535:
+        raise UsageError(f"${PORTS}: write two ports from 1,024 to 65,535 as FIRST-LAST, at least {_FEWEST_PORTS} of them, or unset it")
+    return chosen
 
 
 def require_numbers() -> None:
@@ -53,6 +73,7 @@ def require_numbers() -> None:
         seconds.read(seconds.least)
     for number in (CHECKPOINT_RECORDS, LOG_SEGMENT_BYTES):
         number.read(number.least)
+    ports()
 
 
 def require_program() -> None:

@@ -30,6 +30,13 @@ from tests.one_broker import Authority, OneBroker, StandInGuard, make_broker
 # Before any node is started: it inherits our environment.
 os.environ.setdefault("TDN_TICK_SECONDS", TICK_SECONDS)
 
+# Each process of a run chooses ports from a part of its own: between the choice and the server that binds it are seconds, in which another network would
+# now and then choose the same one.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    _width = 12_000 // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    _first = 20_000 + _width * int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    os.environ.setdefault("TDN_PORTS", f"{_first}-{_first + _width - 1}")
+
 # A JVM of a test lives for seconds: what its second compiler would make of it comes too late, and takes as much of a processor as all the rest.
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

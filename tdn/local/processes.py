@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tdn import environment
+
 _PROC = Path("/proc")
 
 #: How often a waiting stop looks, in seconds. Small beside the second that a broker takes.
@@ -29,10 +31,6 @@ _POLL_SECONDS = 0.02
 #: What the rest of a session gets to end by itself once its leader is gone, in seconds: helpers of the Erlang
 #: runtime notice the closed pipe at once.
 _STRAGGLER_SECONDS = 1.0
-
-#: Below the kernel's usual range for outgoing connections (32768 up), so that between our choice and the
-#: server's bind no client of anybody is given the port, and a network that was down finds its ports free.
-_PORTS = range(20_000, 32_000)
 
 #: As much goes into a log before the next one is begun, and so many former ones are kept: `NAME.log.1` is the latest of these.
 MOST_LOG_BYTES = 20_000_000
@@ -200,7 +198,8 @@ def free_ports(count: int) -> list[int]:
     chosen: list[int] = []
     with contextlib.ExitStack() as held:
         # Random, so that two networks that are set up at the same moment rarely meet.
-        for port in random.sample(_PORTS, len(_PORTS)):
+        candidates = environment.ports()
+        for port in random.sample(candidates, len(candidates)):
             if len(chosen) == count:
                 return chosen
             probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))

@@ -390,6 +390,9 @@ def test_a_backup_of_a_home_that_is_read_only(home: Home, tmp_path: Path) -> Non
         ("TDN_CHECKPOINT_RECORDS", "0", "write a whole number of records"),
         ("TDN_LOG_SEGMENT_BYTES", "64 MB", "write a whole number of bytes from 1,000 to 3,000,000,000"),
         ("TDN_LOG_SEGMENT_BYTES", "-1", "write a whole number of bytes"),
+        ("TDN_PORTS", "20000", "write two ports from 1,024 to 65,535 as FIRST-LAST"),
+        ("TDN_PORTS", "65000-65536", "write two ports"),
+        ("TDN_PORTS", "20000-20010", "write two ports from 1,024 to 65,535 as FIRST-LAST, at least 100 of them"),
     ],
 )
 def test_an_environment_that_says_nonsense(home: Home, variable: str, text: str, write: str) -> None:
