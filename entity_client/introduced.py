@@ -183,10 +183,13 @@ class Introduced:
 
     async def _ensure(self, deadline: float) -> Line:
         """A connection with a reply queue: the present one, or a new one."""
-        async with self._lock:
+        # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more. One that is slow takes its time for
+        # every step.
+        latest = max(deadline, now() + _LEAST_SECONDS)
+        async with self._turn(latest):
             while not self._is_introduced:
                 try:
-                    await self._connect(deadline)
+                    await self._connect(deadline, latest)
                     self._may_be_late = True
                 except TimeoutError as error:
                     raise BrokerUnavailable("no broker answered in time") from error
@@ -205,13 +208,29 @@ class Introduced:
                 raise BrokerUnavailable("the connection to the broker is gone")
             return self._line
 
-    async def _connect(self, deadline: float) -> None:
-        # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more.
-        async with asyncio.timeout_at(max(deadline, now() + _LEAST_SECONDS)):
+    @contextlib.asynccontextmanager
+    async def _turn(self, latest: float) -> AsyncIterator[None]:
+        """One at a time is introduced. Whoever has less time than the one before does not wait for that one's end."""
+        try:
+            async with asyncio.timeout_at(latest):
+                await self._lock.acquire()
+        except TimeoutError as error:
+            if self._line is None:
+                raise BrokerUnavailable("no broker answered in time") from error
+            raise _nobody() from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    async def _connect(self, deadline: float, latest: float) -> None:
+        """Nobody answers a hello after the deadline; what the broker is asked besides may take a little longer."""
+        async with asyncio.timeout_at(latest):
             line = await self._connected()
         try:
-            session = await self._introduce(line, deadline)
-            await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
+            session = await self._introduce(line, deadline, latest)
+            async with asyncio.timeout_at(latest):
+                await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
         except Refused as error:
             raise for_now(error) from error
         if self._line is line:
@@ -235,13 +254,15 @@ class Introduced:
         line.replies.on_returned(self._on_returned)
         return line
 
-    async def _introduce(self, line: Line, deadline: float) -> str:
+    async def _introduce(self, line: Line, deadline: float, latest: float) -> str:
         """Say hello until a node answers with our reply queue."""
         with self.suspecting(line.connection):
-            # The address of a direct reply belongs to the channel that published.
-            channel = await line.connection.channel(confirms=True)
+            async with asyncio.timeout_at(latest):
+                # The address of a direct reply belongs to the channel that published.
+                channel = await line.connection.channel(confirms=True)
             try:
-                await channel.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
+                async with asyncio.timeout_at(latest):
+                    await channel.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
                 welcome = await self._say_hello(line, channel, deadline)
             finally:
                 channel.abandon()
@@ -267,7 +288,7 @@ class Introduced:
                         return await self._next(replies, *asked)
                 except TimeoutError as error:
                     if now() >= deadline:
-                        raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
+                        raise _nobody() from error
                     if self.has_choice and sent.cancelled():
                         # This broker cannot put anything into the queue that the nodes share.
                         self.leave(line.connection)
@@ -356,6 +377,10 @@ def for_now(error: TdnError) -> TdnError:
     if isinstance(error, Refused) and "broker" in error.detail:
         return BrokerUnavailable("the broker's guard lets nobody do anything at the moment", detail=error.detail)
     return error
+
+
+def _nobody() -> NoNodeAnswered:
+    return NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
 
 def now() -> float:

@@ -20,6 +20,7 @@ from tdn.bus.address import ConnectionSettings
 from tdn.bus.connection import Broker, Delivery
 from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError
 from tdn.local.ca import CertificateAuthority
+from tdn.protocol import names
 from tdn.protocol.names import Role
 from tdn.trust import credentials, envelope, sealing
 from tdn.trust.credentials import Credentials
@@ -47,6 +48,10 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> People:
     return People(credentials.load(folder / "alice"), credentials.load(folder / "n1"))
 
 
+#: What a broker is asked for before and after a hello.
+STEPS = ("the hello's channel", names.DIRECT_REPLY, "the reply queue")
+
+
 class PlayedChannel:
     """One whose messages the broker takes, or says nothing of."""
 
@@ -57,6 +62,7 @@ class PlayedChannel:
 
     async def consume(self, queue: str, on_delivery: Callable[[Delivery], None], *, no_ack: bool) -> str:
         self._deliver = on_delivery
+        await self._broker.take(names.DIRECT_REPLY if queue == names.DIRECT_REPLY else "the reply queue")
         return "tag"
 
     def publish(self, exchange: str, key: str, body: bytes, **how: Any) -> Future:
@@ -64,6 +70,8 @@ class PlayedChannel:
         if self._broker.takes:
             sent.set_result(None)
         self._broker.sent.append((self, body))
+        if self._broker.is_served:
+            asyncio.get_running_loop().call_soon(self.welcome, body)
         return sent
 
     def welcome(self, hello: bytes) -> None:
@@ -99,6 +107,8 @@ class PlayedConnection:
 
     async def channel(self, *, confirms: bool = False) -> PlayedChannel:
         await asyncio.sleep(0)
+        if confirms:
+            await self._broker.take("the hello's channel")
         self.channels.append(PlayedChannel(self._broker))
         return self.channels[-1]
 
@@ -118,9 +128,17 @@ class PlayedBroker:
     def __init__(self, people: People) -> None:
         self.people = people
         self.takes = self.answers = True
+        #: Whether a node answers every hello at once.
+        self.is_served = False
         self.looks = 0
+        #: The step that it is slow at.
+        self.slow: str | None = None
         self.sent: list[tuple[PlayedChannel, bytes]] = []
         self.connections: list[PlayedConnection] = []
+
+    async def take(self, step: str) -> None:
+        if step == self.slow:
+            await asyncio.sleep(60)
 
 
 class Played(Introduced):
@@ -199,6 +217,35 @@ async def test_who_has_no_time_left_leaves_no_broker(broker: PlayedBroker) -> No
         await played.enter(0.01)
     assert not broker.connections[0].closed.done()
     await played._disconnect()
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_slow_broker_does_not_outlast_its_caller(
+    broker: PlayedBroker, one: Played, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T22: at none of its steps, each of which may take fifteen seconds by itself; and whoever comes after is not kept."""
+    monkeypatch.setattr(introduced, "_LEAST_SECONDS", 0.1)
+    broker.slow, broker.is_served = step, True
+    with pytest.raises(BrokerUnavailable, match="in time"):
+        async with asyncio.timeout(5):
+            await one.enter(0.2)
+    broker.slow = None
+    async with asyncio.timeout(5):
+        await one.enter(1.0)
+
+
+async def test_a_first_contact_does_not_wait_for_one_with_more_time(
+    broker: PlayedBroker, one: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(introduced, "_LEAST_SECONDS", 0.1)
+    patient = asyncio.create_task(one.enter(10))
+    await until(lambda: bool(broker.sent))
+    with pytest.raises(NoNodeAnswered):
+        async with asyncio.timeout(5):
+            await one.enter(0.05)
+    channel, hello = broker.sent[-1]
+    channel.welcome(hello)
+    assert await one.enter(0.05) is await patient
 
 
 async def test_a_connection_is_not_waited_for_behind_a_hello(broker: PlayedBroker, one: Played) -> None:
