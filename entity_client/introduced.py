@@ -281,7 +281,7 @@ class Introduced:
             while True:
                 asked.append(envelope.new_id())
                 await expecting.enter_async_context(self._expecting(asked[-1], replies))
-                sent = self._hello(channel, asked[-1])
+                sent = self._hello(channel, asked[-1], patience)
                 try:
                     async with asyncio.timeout(max(0.05, min(patience, deadline - now()))):
                         await sent
@@ -295,7 +295,7 @@ class Introduced:
                         raise BrokerUnavailable("the broker does not take what nodes are asked") from error
                 patience = min(2 * patience, _LONGEST_ATTEMPT_SECONDS)
 
-    def _hello(self, channel: Channel, message_id: str) -> asyncio.Future[None]:
+    def _hello(self, channel: Channel, message_id: str, patience: float) -> asyncio.Future[None]:
         logger.info("hello is request %s", message_id)
         raw = envelope.write(
             "hello",
@@ -313,7 +313,8 @@ class Introduced:
             raw,
             headers={names.PATH_HEADER: names.CHANGE_PATH},
             reply_to=names.DIRECT_REPLY,
-            expiration_seconds=ATTEMPT_SECONDS * 2,
+            # One is in the queue at any time: a node may come back just before the next is sent.
+            expiration_seconds=min(2 * patience, QUESTION_LIFE.total_seconds()),
         )
 
     def _on_queue_lost(self) -> None:

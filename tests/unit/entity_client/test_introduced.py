@@ -70,6 +70,7 @@ class PlayedChannel:
         if self._broker.takes:
             sent.set_result(None)
         self._broker.sent.append((self, body))
+        self._broker.lives.append(how["expiration_seconds"])
         if self._broker.is_served:
             asyncio.get_running_loop().call_soon(self.welcome, body)
         return sent
@@ -134,6 +135,8 @@ class PlayedBroker:
         #: The step that it is slow at.
         self.slow: str | None = None
         self.sent: list[tuple[PlayedChannel, bytes]] = []
+        #: How long each waits in the queue, in seconds.
+        self.lives: list[float] = []
         self.connections: list[PlayedConnection] = []
 
     async def take(self, step: str) -> None:
@@ -193,6 +196,19 @@ async def test_attempts_are_further_and_further_apart(broker: PlayedBroker, one:
     # At 0, 0.05, 0.15, 0.35.
     assert 2 <= len(broker.sent) <= 4
     assert len(broker.connections) == 1
+
+
+async def test_a_node_that_comes_back_finds_a_hello(broker: PlayedBroker, one: Played) -> None:
+    """T22: whenever it does: each waits in the queue until the next is there."""
+    at: list[float] = []
+    entering = asyncio.create_task(one.enter(10))
+    while len(at) < 5:
+        await until(lambda: len(broker.sent) > len(at))
+        at.append(asyncio.get_running_loop().time())
+    entering.cancel()
+    # Not the first, which are shorter here than a busy machine may be late.
+    assert all(begun + life > after for begun, life, after in zip(at[2:], broker.lives[2:], at[3:], strict=False)), (at, broker.lives)
+    assert max(broker.lives) <= introduced.QUESTION_LIFE.total_seconds()
 
 
 async def test_a_broker_that_takes_no_hello_is_left(broker: PlayedBroker) -> None:
