@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 from entity_client.believing import Believing
 from tdn.bus.address import ConnectionSettings
-from tdn.bus.connection import Channel, Connection, Delivery
+from tdn.bus.connection import Broker, Channel, Connection, Delivery
 from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, TrustError, UsageError, from_object
 from tdn.protocol import names
 from tdn.trust import envelope
@@ -95,6 +96,10 @@ class Introduced:
         self._lock = asyncio.Lock()
         self._connecting = asyncio.Lock()
         self._doubting: dict[Connection, asyncio.Task[None]] = {}
+        #: How long a hello is waited for at first. Longer after each broker that was left because of it: they may all be slow.
+        self._patience = ATTEMPT_SECONDS
+        #: Brokers that were left, since we were introduced last, the latest last: the others are tried before.
+        self._left: list[Broker] = []
 
     # --- being connected ---
 
@@ -130,6 +135,8 @@ class Introduced:
     def leave(self, connection: Connection) -> None:
         """Give up a connection whose broker does not do what is asked of it, without waiting for it. Whoever waits on it is told."""
         connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))
+        if connection.broker is not None:
+            self._left = [*(broker for broker in self._left if broker != connection.broker), connection.broker]
         if self._line is not None and self._line.connection is connection:
             self._line = self._session = None
 
@@ -233,11 +240,13 @@ class Introduced:
                 await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
         except Refused as error:
             raise for_now(error) from error
+        self._patience = ATTEMPT_SECONDS
+        self._left.clear()
         if self._line is line:
             self._session = session
 
     async def _open_line(self) -> Line:
-        connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
+        connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost, avoid=self._left)
         try:
             return await self._open_channels(connection)
         except BaseException:
@@ -275,7 +284,7 @@ class Introduced:
     async def _say_hello(self, line: Line, channel: Channel, deadline: float) -> Envelope:
         """Until the first answer to any of them: a node that is slow is not made slower by forgetting what it was asked."""
         asked: list[str] = []
-        patience = ATTEMPT_SECONDS
+        patience = self._patience
         replies: asyncio.Queue[bytes | TdnError] = asyncio.Queue()
         async with contextlib.AsyncExitStack() as expecting:
             while True:
@@ -284,16 +293,28 @@ class Introduced:
                 sent = self._hello(channel, asked[-1], patience)
                 try:
                     async with asyncio.timeout(max(0.05, min(patience, deadline - now()))):
-                        await sent
-                        return await self._next(replies, *asked)
+                        return await self._welcome(sent, replies, asked)
                 except TimeoutError as error:
                     if now() >= deadline:
                         raise _nobody() from error
-                    if self.has_choice and sent.cancelled():
-                        # This broker cannot put anything into the queue that the nodes share.
+                    if self.has_choice and not sent.done():
+                        # This broker cannot put anything into the queue that the nodes share, or is slow; then the next may be as slow.
+                        self._patience = min(2 * patience, _LONGEST_ATTEMPT_SECONDS)
                         self.leave(line.connection)
                         raise BrokerUnavailable("the broker does not take what nodes are asked") from error
                 patience = min(2 * patience, _LONGEST_ATTEMPT_SECONDS)
+
+    async def _welcome(self, sent: asyncio.Future[None], replies: asyncio.Queue[bytes | TdnError], asked: Sequence[str]) -> Envelope:
+        """The first answer, which may come before the broker confirms what it answers; or why the broker did not take that."""
+        answering = asyncio.create_task(self._next(replies, *asked))
+        either: list[asyncio.Future[Any]] = [sent, answering]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                await sent
+            return await answering
+        finally:
+            answering.cancel()
 
     def _hello(self, channel: Channel, message_id: str, patience: float) -> asyncio.Future[None]:
         logger.info("hello is request %s", message_id)

@@ -171,9 +171,11 @@ class _OneWrite(AsyncioConnection):  # type: ignore[misc]  # pika ships no types
 class Connection:
     """One AMQP connection over mutual TLS, logged in by certificate."""
 
-    def __init__(self, raw: AsyncioConnection, who: str) -> None:
+    def __init__(self, raw: AsyncioConnection, who: str, broker: Broker | None = None) -> None:
         self._raw = raw
         self._who = who
+        #: The other end.
+        self.broker = broker
         #: Done when the connection is gone, with the reason as its result.
         self.closed: asyncio.Future[TdnError] = asyncio.get_running_loop().create_future()
         self._channels: WeakSet[Channel] = WeakSet()
@@ -185,14 +187,22 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, brokers: Sequence[Broker], credentials: Credentials, *, vhost: str, prefer: Broker | None = None
+        cls,
+        brokers: Sequence[Broker],
+        credentials: Credentials,
+        *,
+        vhost: str,
+        prefer: Broker | None = None,
+        avoid: Sequence[Broker] = (),
     ) -> Connection:
-        """Connect to any broker, the preferred one first, else by chance. The next is tried when one has failed or takes long.
+        """Connect to any broker, the preferred one first, else by chance, and those to avoid after all others. The next is tried when one has failed or
+        takes long.
 
         A refused login may be the fault of one broker's guard, so the others are asked too; but once one has refused, those that hang are
         not waited for.
         """
-        waiting = sorted(random.sample(brokers, len(brokers)), key=lambda broker: broker != prefer)
+        late = {broker: place for place, broker in enumerate(avoid, start=1)}
+        waiting = sorted(random.sample(brokers, len(brokers)), key=lambda broker: (broker != prefer, late.get(broker, 0)))
         trying: set[asyncio.Task[Connection]] = set()
         failures: list[TdnError] = []
         try:
@@ -258,7 +268,7 @@ class Connection:
         try:
             # Not wait_for: in Python 3.11 it forgets that it was cancelled when the answer comes in the same moment.
             async with asyncio.timeout(_CONNECT_SECONDS + 5):
-                return cls(await opened, who)
+                return cls(await opened, who, broker)
         except (TimeoutError, asyncio.CancelledError) as error:
             # Nobody waits for it any more: it must not open later and stay.
             with contextlib.suppress(foreign.AMQPError):

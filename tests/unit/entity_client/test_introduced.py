@@ -17,7 +17,7 @@ import pytest_asyncio
 from entity_client import introduced
 from entity_client.introduced import Introduced, Line
 from tdn.bus.address import ConnectionSettings
-from tdn.bus.connection import Broker, Delivery
+from tdn.bus.connection import Broker, Connection, Delivery
 from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError
 from tdn.local.ca import CertificateAuthority
 from tdn.protocol import names
@@ -67,13 +67,20 @@ class PlayedChannel:
 
     def publish(self, exchange: str, key: str, body: bytes, **how: Any) -> Future:
         sent: Future = asyncio.get_running_loop().create_future()
-        if self._broker.takes:
+        if self._broker.takes and self._broker.slow_seconds:
+            asyncio.get_running_loop().call_later(self._broker.slow_seconds, self._take, sent, body)
+        elif self._broker.takes:
             sent.set_result(None)
         self._broker.sent.append((self, body))
         self._broker.lives.append(how["expiration_seconds"])
         if self._broker.is_served:
             asyncio.get_running_loop().call_soon(self.welcome, body)
         return sent
+
+    def _take(self, sent: Future, hello: bytes) -> None:
+        if not (sent.done() or self.is_abandoned):
+            sent.set_result(None)
+            self.welcome(hello)
 
     def welcome(self, hello: bytes) -> None:
         """As a node answers it."""
@@ -101,8 +108,9 @@ class PlayedChannel:
 
 
 class PlayedConnection:
-    def __init__(self, broker: PlayedBroker) -> None:
-        self._broker = broker
+    def __init__(self, played: PlayedBroker, address: Broker) -> None:
+        self._broker = played
+        self.broker = address
         self.closed: Future = asyncio.get_running_loop().create_future()
         self.channels: list[PlayedChannel] = []
 
@@ -124,6 +132,9 @@ class PlayedConnection:
     async def close(self) -> None:
         self.give_up(TOLD)
 
+    def abandon(self) -> None:
+        self.give_up(TOLD)
+
 
 class PlayedBroker:
     def __init__(self, people: People) -> None:
@@ -132,7 +143,9 @@ class PlayedBroker:
         #: Whether a node answers every hello at once.
         self.is_served = False
         self.looks = 0
-        #: The step that it is slow at.
+        #: How long it takes to pass a hello on, and to confirm it.
+        self.slow_seconds = 0.0
+        #: The step that it does not get done with.
         self.slow: str | None = None
         self.sent: list[tuple[PlayedChannel, bytes]] = []
         #: How long each waits in the queue, in seconds.
@@ -149,11 +162,6 @@ class Played(Introduced):
         addresses = [Broker("127.0.0.1", port) for port in range(1, brokers + 1)]
         super().__init__(broker.people.alice, ConnectionSettings(NETWORK, "tdn", addresses, []))
         self.remember(broker.people.node.identity)
-        self._broker = broker
-
-    async def _open_line(self) -> Line:
-        self._broker.connections.append(PlayedConnection(self._broker))
-        return await self._open_channels(cast(Any, self._broker.connections[-1]))
 
     async def enter(self, seconds: float) -> Line:
         return await self._ensure(asyncio.get_running_loop().time() + seconds)
@@ -166,8 +174,16 @@ def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def broker(people: People) -> PlayedBroker:
-    return PlayedBroker(people)
+def broker(people: People, monkeypatch: pytest.MonkeyPatch) -> PlayedBroker:
+    """However many addresses it has."""
+    played = PlayedBroker(people)
+
+    async def open_one(address: Broker, credentials: Credentials, vhost: str) -> PlayedConnection:
+        played.connections.append(PlayedConnection(played, address))
+        return played.connections[-1]
+
+    monkeypatch.setattr(Connection, "_open_one", open_one)
+    return played
 
 
 @pytest_asyncio.fixture
@@ -223,6 +239,46 @@ async def test_a_broker_that_takes_no_hello_is_left(broker: PlayedBroker) -> Non
     channel.welcome(hello)
     assert await entering is played._line
     await played._disconnect()
+
+
+async def test_brokers_that_are_all_slow_are_waited_for(broker: PlayedBroker) -> None:
+    """T22: in the end; each that is left costs a connection, and whatever else goes over the one before. Another broker each time, as long as there is one."""
+    played = Played(broker, brokers=3)
+    broker.slow_seconds = 0.12
+    await played.enter(5)
+    assert 2 <= len(broker.connections) <= 3
+    assert len({connection.broker for connection in broker.connections}) == len(broker.connections)
+    # The next time begins anew.
+    assert (played._patience, played._left) == (introduced.ATTEMPT_SECONDS, [])
+    await played._disconnect()
+
+
+async def test_every_broker_is_tried(broker: PlayedBroker) -> None:
+    """Not by chance the same ones again."""
+    played = Played(broker, brokers=5)
+    for _ in range(10):
+        played.leave(await played.line(1.0))
+    tried = [connection.broker for connection in broker.connections]
+    assert len(set(tried[:5])) == 5
+    assert tried[5:] == tried[:5]
+
+
+async def test_an_answer_that_comes_before_the_confirmation_counts(broker: PlayedBroker) -> None:
+    """T22: a broker may be behind with what it says of messages that it has passed on."""
+    played = Played(broker, brokers=3)
+    broker.takes, broker.is_served = False, True
+    await played.enter(5)
+    assert len(broker.connections) == 1
+    await played._disconnect()
+
+
+async def test_what_the_broker_says_of_a_hello_is_told(one: Played) -> None:
+    sent: Future = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(one._welcome(sent, asyncio.Queue(), ["a"]))
+    await asyncio.sleep(0)
+    sent.set_exception(TOLD)
+    with pytest.raises(BrokerUnavailable, match="ended"):
+        await waiting
 
 
 async def test_who_has_no_time_left_leaves_no_broker(broker: PlayedBroker) -> None:
