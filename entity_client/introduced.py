@@ -62,16 +62,21 @@ class Line:
 
 
 class Suspicion:
-    """Whoever waits for something of a broker has this looked into, again and again, until it is done waiting."""
+    """Whoever waits for something of a broker has this looked into, again and again, until it is done waiting. Not while anything at all comes of that broker:
+    it is there, and a thousand clients that open channels to see it are no help to one that is slow."""
 
-    __slots__ = ("_look", "_timer")
+    __slots__ = ("_connection", "_heard", "_look", "_timer")
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, look: Callable[[Connection], None]) -> None:
+        self._connection = connection
+        self._heard = connection.bytes_received
         self._look = look
         self._timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._due)
 
     def _due(self) -> None:
-        self._look()
+        before, self._heard = self._heard, self._connection.bytes_received
+        if self._heard == before:
+            self._look(self._connection)
         self._timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._due)
 
     def end(self) -> None:
@@ -111,7 +116,7 @@ class Introduced:
     def suspecting(self, connection: Connection) -> Iterator[None]:
         """While something is waited for. When it does not come for a while, it is seen whether the broker is there at all, and the connection left if not: it
         may have been lost without either end being told, and what is sent again over the same one is lost too."""
-        suspicion = Suspicion(partial(self._doubt, connection))
+        suspicion = Suspicion(connection, self._doubt)
         try:
             yield
         finally:

@@ -323,6 +323,11 @@ class Connection:
         return channel
 
     @property
+    def bytes_received(self) -> int:
+        """How much has come of the broker, heartbeats too."""
+        return int(self._raw.bytes_received)
+
+    @property
     def is_sending(self) -> bool:
         """Whether something that we send still waits to go out."""
         return bool(self._raw.bytes_gone < self._raw.bytes_sent)

@@ -111,6 +111,7 @@ class PlayedConnection:
     def __init__(self, played: PlayedBroker, address: Broker) -> None:
         self._broker = played
         self.broker = address
+        self.bytes_received = 1000
         self.closed: Future = asyncio.get_running_loop().create_future()
         self.channels: list[PlayedChannel] = []
 
@@ -354,6 +355,18 @@ async def test_doubt_goes_on(broker: PlayedBroker, one: Played) -> None:
     looks = broker.looks
     await asyncio.sleep(0.1)
     assert broker.looks == looks
+
+
+async def test_a_broker_of_which_anything_comes_is_not_doubted(broker: PlayedBroker, one: Played) -> None:
+    """T22: it is slow, and each look asks it for one more channel. When nothing comes any more, it is looked at."""
+    connection = await one.line(1.0)
+    with one.suspecting(connection):
+        end = asyncio.get_running_loop().time() + 0.2
+        while asyncio.get_running_loop().time() < end:
+            broker.connections[0].bytes_received += 8
+            await asyncio.sleep(0)
+        assert not broker.looks
+        await until(lambda: broker.looks > 0)
 
 
 async def test_what_came_in_time_is_not_doubted(broker: PlayedBroker, one: Played) -> None:
