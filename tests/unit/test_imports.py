@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 #: `snapshots` makes stores from files and files from stores; `local` trims the log, for which it reads archives and uses the guard's way to the broker;
 #: `archive` reads stores, and spark reads archives; spark's cluster is started and found like the network's own processes;
 #: `home_form` (of which version a home is) knows errors only, because an entity's command looks at it too;
+#: `settings_file` (how files that people write are read and checked) knows errors only: bus reads where the network is with it, and local its own files;
 #: `machine` (what a disk or a port says when it fails) knows errors only; `doctor` looks at everything, and cli alone asks it;
 #: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node, entity_client and spark;
 #: `observe` (metrics, trails, traces) knows errors only, and is told by whoever has something to show.
@@ -24,6 +25,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.errors": set(),
     "tdn.machine": {"tdn.errors"},
     "tdn.home_form": {"tdn.errors"},
+    "tdn.settings_file": {"tdn.errors"},
     "tdn.protocol": {"tdn.errors"},
     "tdn.confined": {"tdn.errors"},
     "tdn.observe": {"tdn.errors"},
@@ -31,7 +33,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.rules": {"tdn.errors", "tdn.protocol", "tdn.trust"},
     "tdn.queries": {"tdn.errors", "tdn.protocol"},
     "tdn.store": {"tdn.errors", "tdn.machine", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries"},
-    "tdn.bus": {"tdn.errors", "tdn.protocol", "tdn.trust"},
+    "tdn.bus": {"tdn.errors", "tdn.settings_file", "tdn.protocol", "tdn.trust"},
     "tdn.replica": {"tdn.errors", "tdn.observe", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus"},
     "tdn.node": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.confined", "tdn.store", "tdn.bus"),
@@ -52,7 +54,7 @@ MAY_USE: dict[str, set[str]] = {
     "spark.cli": {"tdn.errors", "tdn.protocol", "tdn.queries", "tdn.local", "tdn.cli", "tdn.cli.output", "spark", "spark.cluster"},
     "tdn.local": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"),
-        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form"),
+        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form", "tdn.settings_file"),
     },
     "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.archive"},
     "tdn.doctor": {
@@ -63,7 +65,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.cli": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.store", "tdn.bus", "tdn.replica"),
         *("tdn.node", "tdn.guard", "tdn.archive", "tdn.snapshots", "tdn.local", "tdn.sample", "entity_client", "tdn.cli.output"),
-        *("tdn.machine", "tdn.doctor", "tdn.observe"),
+        *("tdn.machine", "tdn.doctor", "tdn.observe", "tdn.settings_file"),
     },
 }
 
