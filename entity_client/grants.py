@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LIVE = "live"
 DAY = timedelta(days=1)
+#: By how much the clock that a grant was signed by may be ahead of ours for its renewal to wait.
+_MOST_AHEAD_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +210,7 @@ class Grants:
         present = await self.get(grant)
         if present.grant.issuer.name.id != self._client.identity.name.id:
             raise Refused(f"grant {grant} was given by {present.grant.issuer.name.id}, who alone can renew it")
-        if present.grant.issued == whole_seconds(moment := datetime.now(UTC)):
-            # Signed to the second, the newer of two of the same one cannot be told.
-            await asyncio.sleep(1.01 - moment.microsecond / 1_000_000)
+        await _wait_past(present.grant.issued)
         now = whole_seconds(datetime.now(UTC))
         old = present.grant.terms
         terms = replace(old, to=await self._name(present.grant.grantee), expires=max(old.not_before, now) + lifetime)
@@ -307,6 +307,17 @@ class Grants:
             read = grants.read_bundle(bundle, self._identify)
             found.append(Granted(read, state.decode(), bundle.decode(), as_of=reply.as_of))
         return found, reply.body.get("cursor")
+
+
+async def _wait_past(issued: datetime) -> None:
+    """A grant that is renewed must be signed in a later second than before: of two of the same one the log cannot tell the newer. It may also have been signed on
+    a machine of ours whose clock is ahead, or here before the clock was set back."""
+    while (left := (issued + timedelta(seconds=1) - datetime.now(UTC)).total_seconds()) > 0:
+        if left > _MOST_AHEAD_SECONDS:
+            raise Refused(
+                f"the grant was signed at {format_time(issued)}, which this machine's clock has not reached; set the clock right, or renew it then"
+            )
+        await asyncio.sleep(left + 0.01)
 
 
 def _after_first(bundle: str) -> str:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 from entity_client.believing import Believing
 from tdn.bus.address import ConnectionSettings
-from tdn.bus.connection import Channel, Connection, Delivery
+from tdn.bus.connection import Broker, Channel, Connection, Delivery
 from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, TrustError, UsageError, from_object
 from tdn.protocol import names
 from tdn.trust import envelope
@@ -61,16 +62,21 @@ class Line:
 
 
 class Suspicion:
-    """Whoever waits for something of a broker has this looked into, again and again, until it is done waiting."""
+    """Whoever waits for something of a broker has this looked into, again and again, until it is done waiting. Not while anything at all comes of that broker:
+    it is there, and a thousand clients that open channels to see it are no help to one that is slow."""
 
-    __slots__ = ("_look", "_timer")
+    __slots__ = ("_connection", "_heard", "_look", "_timer")
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, look: Callable[[Connection], None]) -> None:
+        self._connection = connection
+        self._heard = connection.bytes_received
         self._look = look
         self._timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._due)
 
     def _due(self) -> None:
-        self._look()
+        before, self._heard = self._heard, self._connection.bytes_received
+        if self._heard == before:
+            self._look(self._connection)
         self._timer = asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._due)
 
     def end(self) -> None:
@@ -95,6 +101,10 @@ class Introduced:
         self._lock = asyncio.Lock()
         self._connecting = asyncio.Lock()
         self._doubting: dict[Connection, asyncio.Task[None]] = {}
+        #: How long a hello is waited for at first. Longer after each broker that was left because of it: they may all be slow.
+        self._patience = ATTEMPT_SECONDS
+        #: Brokers that were left, since we were introduced last, the latest last: the others are tried before.
+        self._left: list[Broker] = []
 
     # --- being connected ---
 
@@ -106,7 +116,7 @@ class Introduced:
     def suspecting(self, connection: Connection) -> Iterator[None]:
         """While something is waited for. When it does not come for a while, it is seen whether the broker is there at all, and the connection left if not: it
         may have been lost without either end being told, and what is sent again over the same one is lost too."""
-        suspicion = Suspicion(partial(self._doubt, connection))
+        suspicion = Suspicion(connection, self._doubt)
         try:
             yield
         finally:
@@ -130,6 +140,8 @@ class Introduced:
     def leave(self, connection: Connection) -> None:
         """Give up a connection whose broker does not do what is asked of it, without waiting for it. Whoever waits on it is told."""
         connection.give_up(BrokerUnavailable("the broker does not answer on this connection any more"))
+        if connection.broker is not None:
+            self._left = [*(broker for broker in self._left if broker != connection.broker), connection.broker]
         if self._line is not None and self._line.connection is connection:
             self._line = self._session = None
 
@@ -183,10 +195,13 @@ class Introduced:
 
     async def _ensure(self, deadline: float) -> Line:
         """A connection with a reply queue: the present one, or a new one."""
-        async with self._lock:
+        # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more. One that is slow takes its time for
+        # every step.
+        latest = max(deadline, now() + _LEAST_SECONDS)
+        async with self._turn(latest):
             while not self._is_introduced:
                 try:
-                    await self._connect(deadline)
+                    await self._connect(deadline, latest)
                     self._may_be_late = True
                 except TimeoutError as error:
                     raise BrokerUnavailable("no broker answered in time") from error
@@ -205,20 +220,38 @@ class Introduced:
                 raise BrokerUnavailable("the connection to the broker is gone")
             return self._line
 
-    async def _connect(self, deadline: float) -> None:
-        # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more.
-        async with asyncio.timeout_at(max(deadline, now() + _LEAST_SECONDS)):
+    @contextlib.asynccontextmanager
+    async def _turn(self, latest: float) -> AsyncIterator[None]:
+        """One at a time is introduced. Whoever has less time than the one before does not wait for that one's end."""
+        try:
+            async with asyncio.timeout_at(latest):
+                await self._lock.acquire()
+        except TimeoutError as error:
+            if self._line is None:
+                raise BrokerUnavailable("no broker answered in time") from error
+            raise _nobody() from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    async def _connect(self, deadline: float, latest: float) -> None:
+        """Nobody answers a hello after the deadline; what the broker is asked besides may take a little longer."""
+        async with asyncio.timeout_at(latest):
             line = await self._connected()
         try:
-            session = await self._introduce(line, deadline)
-            await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
+            session = await self._introduce(line, deadline, latest)
+            async with asyncio.timeout_at(latest):
+                await line.replies.consume(names.reply_queue(self.credentials.identity.name, session), self._on_reply, no_ack=True)
         except Refused as error:
             raise for_now(error) from error
+        self._patience = ATTEMPT_SECONDS
+        self._left.clear()
         if self._line is line:
             self._session = session
 
     async def _open_line(self) -> Line:
-        connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost)
+        connection = await Connection.open(self._settings.brokers, self.credentials, vhost=self._settings.vhost, avoid=self._left)
         try:
             return await self._open_channels(connection)
         except BaseException:
@@ -235,13 +268,15 @@ class Introduced:
         line.replies.on_returned(self._on_returned)
         return line
 
-    async def _introduce(self, line: Line, deadline: float) -> str:
+    async def _introduce(self, line: Line, deadline: float, latest: float) -> str:
         """Say hello until a node answers with our reply queue."""
         with self.suspecting(line.connection):
-            # The address of a direct reply belongs to the channel that published.
-            channel = await line.connection.channel(confirms=True)
+            async with asyncio.timeout_at(latest):
+                # The address of a direct reply belongs to the channel that published.
+                channel = await line.connection.channel(confirms=True)
             try:
-                await channel.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
+                async with asyncio.timeout_at(latest):
+                    await channel.consume(names.DIRECT_REPLY, self._on_reply, no_ack=True)
                 welcome = await self._say_hello(line, channel, deadline)
             finally:
                 channel.abandon()
@@ -254,27 +289,39 @@ class Introduced:
     async def _say_hello(self, line: Line, channel: Channel, deadline: float) -> Envelope:
         """Until the first answer to any of them: a node that is slow is not made slower by forgetting what it was asked."""
         asked: list[str] = []
-        patience = ATTEMPT_SECONDS
+        patience = self._patience
         replies: asyncio.Queue[bytes | TdnError] = asyncio.Queue()
         async with contextlib.AsyncExitStack() as expecting:
             while True:
                 asked.append(envelope.new_id())
                 await expecting.enter_async_context(self._expecting(asked[-1], replies))
-                sent = self._hello(channel, asked[-1])
+                sent = self._hello(channel, asked[-1], patience)
                 try:
                     async with asyncio.timeout(max(0.05, min(patience, deadline - now()))):
-                        await sent
-                        return await self._next(replies, *asked)
+                        return await self._welcome(sent, replies, asked)
                 except TimeoutError as error:
                     if now() >= deadline:
-                        raise NoNodeAnswered("no node answered; is one running? (`tdn status`)") from error
-                    if self.has_choice and sent.cancelled():
-                        # This broker cannot put anything into the queue that the nodes share.
+                        raise _nobody() from error
+                    if self.has_choice and not sent.done():
+                        # This broker cannot put anything into the queue that the nodes share, or is slow; then the next may be as slow.
+                        self._patience = min(2 * patience, _LONGEST_ATTEMPT_SECONDS)
                         self.leave(line.connection)
                         raise BrokerUnavailable("the broker does not take what nodes are asked") from error
                 patience = min(2 * patience, _LONGEST_ATTEMPT_SECONDS)
 
-    def _hello(self, channel: Channel, message_id: str) -> asyncio.Future[None]:
+    async def _welcome(self, sent: asyncio.Future[None], replies: asyncio.Queue[bytes | TdnError], asked: Sequence[str]) -> Envelope:
+        """The first answer, which may come before the broker confirms what it answers; or why the broker did not take that."""
+        answering = asyncio.create_task(self._next(replies, *asked))
+        either: list[asyncio.Future[Any]] = [sent, answering]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                await sent
+            return await answering
+        finally:
+            answering.cancel()
+
+    def _hello(self, channel: Channel, message_id: str, patience: float) -> asyncio.Future[None]:
         logger.info("hello is request %s", message_id)
         raw = envelope.write(
             "hello",
@@ -292,7 +339,8 @@ class Introduced:
             raw,
             headers={names.PATH_HEADER: names.CHANGE_PATH},
             reply_to=names.DIRECT_REPLY,
-            expiration_seconds=ATTEMPT_SECONDS * 2,
+            # One is in the queue at any time: a node may come back just before the next is sent.
+            expiration_seconds=min(2 * patience, QUESTION_LIFE.total_seconds()),
         )
 
     def _on_queue_lost(self) -> None:
@@ -356,6 +404,10 @@ def for_now(error: TdnError) -> TdnError:
     if isinstance(error, Refused) and "broker" in error.detail:
         return BrokerUnavailable("the broker's guard lets nobody do anything at the moment", detail=error.detail)
     return error
+
+
+def _nobody() -> NoNodeAnswered:
+    return NoNodeAnswered("no node answered; is one running? (`tdn status`)")
 
 
 def now() -> float:

@@ -140,19 +140,18 @@ class Publisher:
         while True:
             try:
                 connection, channel = await self._open(deadline)
-                left = deadline - time.monotonic()
                 with self._session.suspecting(connection):
-                    async with asyncio.timeout(max(0.1, min(left, _CONFIRM_SECONDS) if self._session.has_choice else left)):
-                        await channel.publish(
-                            self.topic,
-                            "",
-                            written,
-                            persistent=True,
-                            message_id=message_id,
-                            content_type=written_kind,
-                            sent=int(now.timestamp()),
-                            login=str(self._client.identity.name),
-                        )
+                    sent = channel.publish(
+                        self.topic,
+                        "",
+                        written,
+                        persistent=True,
+                        message_id=message_id,
+                        content_type=written_kind,
+                        sent=int(now.timestamp()),
+                        login=str(self._client.identity.name),
+                    )
+                    await self._confirmed(sent, connection, deadline)
                 self._proven = True
                 return Published(self.topic, message_id, now)
             except TimeoutError as error:
@@ -169,6 +168,20 @@ class Publisher:
                 if time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _confirmed(self, sent: asyncio.Future[None], connection: Connection, deadline: float) -> None:
+        """Until the broker has it, or TimeoutError. Where there are several it is not overdue before all of it has been sent: begun again, a long one would be
+        no sooner there."""
+        while True:
+            left = max(0.1, deadline - time.monotonic())
+            patience = min(left, _CONFIRM_SECONDS) if self._session.has_choice else left
+            try:
+                async with asyncio.timeout(patience):
+                    return await asyncio.shield(sent)
+            except TimeoutError:
+                if patience == left or not connection.is_sending:
+                    sent.cancel()
+                    raise
 
     async def _open(self, deadline: float) -> tuple[Connection, Channel]:
         async with self._lock:

@@ -397,7 +397,8 @@ class Session(Introduced):
         try:
             async with asyncio.timeout(_TRY_SECONDS), self._lock:
                 if not self._is_introduced:
-                    await self._connect(now() + _TRY_SECONDS)
+                    latest = now() + _TRY_SECONDS
+                    await self._connect(latest, latest)
                     self._may_be_late = True
         except TdnError as error:
             return error

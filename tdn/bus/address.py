@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tdn.bus.connection import Broker
 from tdn.errors import UsageError
+from tdn.settings_file import Host, Key, Tables, Text, Whole, check_table, read_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,62 +28,32 @@ class ConnectionSettings:
     nodes: Sequence[NodeAddress] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    wanted: str
-    fits: Callable[[Any], bool]
-
-
-_TEXT = _Value("text in quotes", lambda value: isinstance(value, str) and bool(value) and value.isprintable())
-_PORT = _Value("a whole number from 1 to 65535", lambda value: type(value) is int and 0 < value < 65_536)
-_TABLES = _Value(
-    "one or more of it in double brackets, [[…]], each with its keys below",
-    lambda value: isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value),
+_HOST = Key("host", Host(), "Where it listens: the name that its certificate carries.", required=True)
+_PORT = Key("port", Whole(1, 65_535), "The port there.", required=True)
+#: What may stand in the file.
+_FILE = (
+    Key("network", Text(), "The network's digest.", required=True),
+    Key("vhost", Text(), "The brokers' virtual host.", default="tdn"),
+    Key("broker", Tables((_HOST, _PORT)), "The brokers.", required=True),
+    Key("node", Tables((Key("id", Text(), "The node's id.", required=True), _HOST, _PORT)), "Nodes that answer by themselves.", default=()),
 )
-#: What may stand in the file, and in its tables.
-_FILE = {"network": _TEXT, "vhost": _TEXT, "broker": _TABLES, "node": _TABLES}
-_BROKER = {"host": _TEXT, "port": _PORT}
-_NODE = {"id": _TEXT, "host": _TEXT, "port": _PORT}
 
 
 def load_connection(folder: Path) -> ConnectionSettings:
     path = folder / "connection.toml"
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
-        _check("", values, _FILE, optional={"vhost", "node"})
-        brokers, nodes = values["broker"], values.get("node", [])
-        for entry in brokers:
-            _check("[[broker]]: ", entry, _BROKER)
-        for entry in nodes:
-            _check("[[node]]: ", entry, _NODE)
-    except FileNotFoundError as error:
-        raise UsageError(f"{path} is missing; copy the whole folder of credentials, or let `tdn ca issue` make it") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
+        given = read_toml(path)
+        if given is None:
+            raise UsageError("is missing; copy the whole folder of credentials, or let `tdn ca issue` make it")
+        values = check_table("", given, _FILE)
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}") from error
     return ConnectionSettings(
         values["network"],
-        values.get("vhost", "tdn"),
-        [Broker(entry["host"], entry["port"]) for entry in brokers],
-        [NodeAddress(entry["id"], entry["host"], entry["port"]) for entry in nodes],
+        values["vhost"],
+        [Broker(entry["host"], entry["port"]) for entry in values["broker"]],
+        [NodeAddress(entry["id"], entry["host"], entry["port"]) for entry in values["node"]],
     )
-
-
-def _check(place: str, given: Mapping[str, Any], known: Mapping[str, _Value], *, optional: Collection[str] = ()) -> None:
-    """Nothing else stands there, nothing is missing, and each is what it must be; or UsageError, which says what to write."""
-    for name, value in given.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = f" (did you mean {near[0]!r}?)" if near else ""
-            raise UsageError(f"{place}{name!r} is unknown{meant}; there are {', '.join(known)}")
-        if not known[name].fits(value):
-            raise UsageError(f"{place}{name}: write {known[name].wanted}")
-    for name in known:
-        if name not in given and name not in optional:
-            raise UsageError(f"{place}{name!r} is missing; write {known[name].wanted}")
 
 
 def write_connection(folder: Path, settings: ConnectionSettings) -> None:

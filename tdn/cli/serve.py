@@ -25,12 +25,12 @@ from tdn.guard.settings import SILENCE_SECONDS
 from tdn.local import guard_file, node_file
 from tdn.local.guard_file import GuardFile
 from tdn.local.home import Home
-from tdn.local.settings_file import split_address
 from tdn.node.service import TICK_SECONDS, Node, NodeSettings
 from tdn.observe.endpoint import Endpoint
 from tdn.observe.settings import Address, ObserveSettings
 from tdn.observe.traces import open_traces
 from tdn.protocol.names import Role
+from tdn.settings_file import split_address
 from tdn.snapshots.make import CHECKPOINT_RECORDS
 from tdn.snapshots.take import take
 from tdn.trust import credentials

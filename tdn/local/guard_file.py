@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdn.local import observe_section
-from tdn.local.settings_file import Address, Key, Section, SettingsFile, Url, Whole, split_address
 from tdn.observe.settings import ObserveSettings
+from tdn.settings_file import Address, Key, Section, SettingsFile, Url, Whole, split_address
 
 GUARD = SettingsFile(
     "guard.toml",

@@ -31,9 +31,9 @@ from tdn.errors import TdnError, TrustError, UsageError
 from tdn.local import node_file
 from tdn.local.ca import write_private
 from tdn.local.processes import free_ports, is_free
-from tdn.local.settings_file import Address, Key, ListOf, Section, SettingsFile, Text, Url, split_address
 from tdn.protocol.names import Role
 from tdn.rules.apply import network_id, read_genesis
+from tdn.settings_file import Address, Key, ListOf, Section, SettingsFile, Text, Url, split_address
 from tdn.store import schema
 from tdn.store.search import Reader
 from tdn.trust.envelope import Envelope

@@ -7,10 +7,10 @@ from pathlib import Path
 from tdn.bus.address import NodeAddress
 from tdn.errors import UsageError
 from tdn.local import observe_section
-from tdn.local.settings_file import Address, Key, ListOf, Number, Section, SettingsFile, Text, Whole, split_address
 from tdn.node.limits import EndpointSettings, NodeLimits
 from tdn.node.policy import KINDS, Policy, read_policy
 from tdn.observe.settings import ObserveSettings
+from tdn.settings_file import Address, Key, ListOf, Number, Section, SettingsFile, Text, Whole, split_address
 
 #: What `listen` says where there is to be no endpoint.
 OFF = "off"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tdn.local.settings_file import Address, Key, Section, Text, Url, split_address
 from tdn.observe.settings import LOG_FORMATS, ObserveSettings
 from tdn.observe.settings import Address as Place
+from tdn.settings_file import Address, Key, Section, Text, Url, split_address
 
 OFF = "off"
 

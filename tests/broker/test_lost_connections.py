@@ -1,4 +1,4 @@
-"""T22: connections that are lost without either end being told, as by a firewall that forgets them. Heartbeats show it after half a minute; whoever
+"""T22: connections that are lost without either end being told, as by a firewall that forgets them. Heartbeats show it after 10 to 20 s; whoever
 waits for an answer finds out before.
 """
 

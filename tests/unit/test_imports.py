@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 #: `archive` reads stores, and spark reads archives; spark's cluster is started and found like the network's own processes;
 #: `home_form` (of which version a home is) knows errors only, because an entity's command looks at it too;
 #: `environment` (the variables, and what they may say) knows errors only, as does `machine` (what a disk or a port says when it fails); `doctor` looks at everything, and cli alone asks it;
+#: `settings_file` (how files that people write are read and checked) knows errors only: bus reads where the network is with it, and local its own files;
 #: `confined` (processes that can be killed) knows errors only, and is used by whoever evaluates strangers' queries: node, entity_client and spark;
 #: `observe` (metrics, trails, traces) knows errors only, and is told by whoever has something to show.
 MAY_USE: dict[str, set[str]] = {
@@ -25,6 +26,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.machine": {"tdn.errors"},
     "tdn.home_form": {"tdn.errors"},
     "tdn.environment": {"tdn.errors"},
+    "tdn.settings_file": {"tdn.errors"},
     "tdn.protocol": {"tdn.errors"},
     "tdn.confined": {"tdn.errors"},
     "tdn.observe": {"tdn.errors"},
@@ -32,7 +34,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.rules": {"tdn.errors", "tdn.protocol", "tdn.trust"},
     "tdn.queries": {"tdn.errors", "tdn.protocol"},
     "tdn.store": {"tdn.errors", "tdn.machine", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries"},
-    "tdn.bus": {"tdn.errors", "tdn.environment", "tdn.protocol", "tdn.trust"},
+    "tdn.bus": {"tdn.errors", "tdn.environment", "tdn.settings_file", "tdn.protocol", "tdn.trust"},
     "tdn.replica": {"tdn.errors", "tdn.observe", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus"},
     "tdn.node": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.confined", "tdn.store", "tdn.bus"),
@@ -53,7 +55,7 @@ MAY_USE: dict[str, set[str]] = {
     "spark.cli": {"tdn.errors", "tdn.protocol", "tdn.queries", "tdn.local", "tdn.cli", "tdn.cli.output", "spark", "spark.cluster"},
     "tdn.local": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.store", "tdn.bus", "tdn.node", "entity_client"),
-        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form", "tdn.environment", "tdn.machine"),
+        *("tdn.archive", "tdn.guard", "tdn.snapshots", "tdn.observe", "tdn.home_form", "tdn.environment", "tdn.settings_file", "tdn.machine"),
     },
     "tdn.sample": {"tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.archive"},
     "tdn.doctor": {
@@ -64,7 +66,7 @@ MAY_USE: dict[str, set[str]] = {
     "tdn.cli": {
         *("tdn.errors", "tdn.protocol", "tdn.trust", "tdn.rules", "tdn.queries", "tdn.store", "tdn.bus", "tdn.replica"),
         *("tdn.node", "tdn.guard", "tdn.archive", "tdn.snapshots", "tdn.local", "tdn.sample", "entity_client", "tdn.cli.output"),
-        *("tdn.machine", "tdn.doctor", "tdn.observe", "tdn.environment"),
+        *("tdn.machine", "tdn.doctor", "tdn.observe", "tdn.environment", "tdn.settings_file"),
     },
 }
 

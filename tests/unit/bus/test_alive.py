@@ -20,6 +20,7 @@ class Played:
         self.said: dict[str, Callable[..., None]] = {}
         self.opened = 0
         self.bytes_received = 1000
+        self.bytes_sent = self.bytes_gone = 5000
         self.is_closing = self.is_closed = False
 
     def add_on_close_callback(self, told: Callable[..., None]) -> None:
@@ -59,6 +60,7 @@ def raw() -> Played:
 def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(connections, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "_WRITTEN_SECONDS", 0.01)
 
 
 async def test_a_blocked_connection_is_not_doubted(raw: Played) -> None:
@@ -83,6 +85,36 @@ async def test_who_sends_anything_is_there(raw: Played) -> None:
     raw.bytes_received += 8
     assert await looking
     assert not await connection.answers()
+
+
+async def test_who_takes_what_waited_is_there(raw: Played) -> None:
+    """T22: a message of 16 MB on a slow line takes a minute, in which the broker has nothing to say; begun again each time, it would never arrive."""
+    connection = Connection(cast(Any, raw), "entity:alice")
+    raw.bytes_sent += 16_000_000
+    assert not await connection.answers()
+    looking = asyncio.create_task(connection.answers())
+    await asyncio.sleep(0.03)
+    raw.bytes_gone += 1
+    assert await looking
+
+
+async def test_what_the_socket_takes_by_itself_shows_nothing(raw: Played) -> None:
+    """On a connection that was lost it goes on taking for as long as it has room."""
+    connection = Connection(cast(Any, raw), "entity:alice")
+    raw.bytes_sent += 100
+    looking = asyncio.create_task(connection.answers())
+    await asyncio.sleep(0)
+    raw.bytes_gone += 100
+    await asyncio.sleep(0.03)
+    raw.bytes_sent += 100
+    raw.bytes_gone += 100
+    assert not await looking
+
+
+async def test_a_silence_is_longer_than_a_broker_is_ever_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T22: RabbitMQ says nothing for as long as a whole heartbeat (measured: 2.5 to 4.5 s of 5, 5.5 to 10 of 10), just after it has said something."""
+    monkeypatch.undo()
+    assert connections.HEARTBEAT_SECONDS < connections._ALIVE_SECONDS
 
 
 async def test_who_is_blocked_meanwhile_is_there(raw: Played) -> None:

@@ -300,7 +300,7 @@ class Forgetful(Played):
         self.ids: list[str] = []
 
     async def _ensure(self, deadline: float) -> Any:
-        return SimpleNamespace(replies=self, connection=None)
+        return SimpleNamespace(replies=self, connection=SimpleNamespace(bytes_received=0))
 
     async def publish(self, exchange: str, key: str, message: bytes, *, message_id: str, **how: Any) -> None:
         self.ids.append(message_id)

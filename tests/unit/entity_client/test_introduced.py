@@ -17,9 +17,10 @@ import pytest_asyncio
 from entity_client import introduced
 from entity_client.introduced import Introduced, Line
 from tdn.bus.address import ConnectionSettings
-from tdn.bus.connection import Broker, Delivery
+from tdn.bus.connection import Broker, Connection, Delivery
 from tdn.errors import BrokerUnavailable, NoNodeAnswered, TdnError
 from tdn.local.ca import CertificateAuthority
+from tdn.protocol import names
 from tdn.protocol.names import Role
 from tdn.trust import credentials, envelope, sealing
 from tdn.trust.credentials import Credentials
@@ -47,6 +48,10 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> People:
     return People(credentials.load(folder / "alice"), credentials.load(folder / "n1"))
 
 
+#: What a broker is asked for before and after a hello.
+STEPS = ("the hello's channel", names.DIRECT_REPLY, "the reply queue")
+
+
 class PlayedChannel:
     """One whose messages the broker takes, or says nothing of."""
 
@@ -57,14 +62,25 @@ class PlayedChannel:
 
     async def consume(self, queue: str, on_delivery: Callable[[Delivery], None], *, no_ack: bool) -> str:
         self._deliver = on_delivery
+        await self._broker.take(names.DIRECT_REPLY if queue == names.DIRECT_REPLY else "the reply queue")
         return "tag"
 
     def publish(self, exchange: str, key: str, body: bytes, **how: Any) -> Future:
         sent: Future = asyncio.get_running_loop().create_future()
-        if self._broker.takes:
+        if self._broker.takes and self._broker.slow_seconds:
+            asyncio.get_running_loop().call_later(self._broker.slow_seconds, self._take, sent, body)
+        elif self._broker.takes:
             sent.set_result(None)
         self._broker.sent.append((self, body))
+        self._broker.lives.append(how["expiration_seconds"])
+        if self._broker.is_served:
+            asyncio.get_running_loop().call_soon(self.welcome, body)
         return sent
+
+    def _take(self, sent: Future, hello: bytes) -> None:
+        if not (sent.done() or self.is_abandoned):
+            sent.set_result(None)
+            self.welcome(hello)
 
     def welcome(self, hello: bytes) -> None:
         """As a node answers it."""
@@ -92,13 +108,17 @@ class PlayedChannel:
 
 
 class PlayedConnection:
-    def __init__(self, broker: PlayedBroker) -> None:
-        self._broker = broker
+    def __init__(self, played: PlayedBroker, address: Broker) -> None:
+        self._broker = played
+        self.broker = address
+        self.bytes_received = 1000
         self.closed: Future = asyncio.get_running_loop().create_future()
         self.channels: list[PlayedChannel] = []
 
     async def channel(self, *, confirms: bool = False) -> PlayedChannel:
         await asyncio.sleep(0)
+        if confirms:
+            await self._broker.take("the hello's channel")
         self.channels.append(PlayedChannel(self._broker))
         return self.channels[-1]
 
@@ -113,14 +133,29 @@ class PlayedConnection:
     async def close(self) -> None:
         self.give_up(TOLD)
 
+    def abandon(self) -> None:
+        self.give_up(TOLD)
+
 
 class PlayedBroker:
     def __init__(self, people: People) -> None:
         self.people = people
         self.takes = self.answers = True
+        #: Whether a node answers every hello at once.
+        self.is_served = False
         self.looks = 0
+        #: How long it takes to pass a hello on, and to confirm it.
+        self.slow_seconds = 0.0
+        #: The step that it does not get done with.
+        self.slow: str | None = None
         self.sent: list[tuple[PlayedChannel, bytes]] = []
+        #: How long each waits in the queue, in seconds.
+        self.lives: list[float] = []
         self.connections: list[PlayedConnection] = []
+
+    async def take(self, step: str) -> None:
+        if step == self.slow:
+            await asyncio.sleep(60)
 
 
 class Played(Introduced):
@@ -128,11 +163,6 @@ class Played(Introduced):
         addresses = [Broker("127.0.0.1", port) for port in range(1, brokers + 1)]
         super().__init__(broker.people.alice, ConnectionSettings(NETWORK, "tdn", addresses, []))
         self.remember(broker.people.node.identity)
-        self._broker = broker
-
-    async def _open_line(self) -> Line:
-        self._broker.connections.append(PlayedConnection(self._broker))
-        return await self._open_channels(cast(Any, self._broker.connections[-1]))
 
     async def enter(self, seconds: float) -> Line:
         return await self._ensure(asyncio.get_running_loop().time() + seconds)
@@ -145,8 +175,16 @@ def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def broker(people: People) -> PlayedBroker:
-    return PlayedBroker(people)
+def broker(people: People, monkeypatch: pytest.MonkeyPatch) -> PlayedBroker:
+    """However many addresses it has."""
+    played = PlayedBroker(people)
+
+    async def open_one(address: Broker, credentials: Credentials, vhost: str) -> PlayedConnection:
+        played.connections.append(PlayedConnection(played, address))
+        return played.connections[-1]
+
+    monkeypatch.setattr(Connection, "_open_one", open_one)
+    return played
 
 
 @pytest_asyncio.fixture
@@ -177,6 +215,19 @@ async def test_attempts_are_further_and_further_apart(broker: PlayedBroker, one:
     assert len(broker.connections) == 1
 
 
+async def test_a_node_that_comes_back_finds_a_hello(broker: PlayedBroker, one: Played) -> None:
+    """T22: whenever it does: each waits in the queue until the next is there."""
+    at: list[float] = []
+    entering = asyncio.create_task(one.enter(10))
+    while len(at) < 5:
+        await until(lambda: len(broker.sent) > len(at))
+        at.append(asyncio.get_running_loop().time())
+    entering.cancel()
+    # Not the first, which are shorter here than a busy machine may be late.
+    assert all(begun + life > after for begun, life, after in zip(at[2:], broker.lives[2:], at[3:], strict=False)), (at, broker.lives)
+    assert max(broker.lives) <= introduced.QUESTION_LIFE.total_seconds()
+
+
 async def test_a_broker_that_takes_no_hello_is_left(broker: PlayedBroker) -> None:
     """Where there is another. It may answer, and have no leader for the queue that the nodes share."""
     played = Played(broker, brokers=3)
@@ -191,6 +242,46 @@ async def test_a_broker_that_takes_no_hello_is_left(broker: PlayedBroker) -> Non
     await played._disconnect()
 
 
+async def test_brokers_that_are_all_slow_are_waited_for(broker: PlayedBroker) -> None:
+    """T22: in the end; each that is left costs a connection, and whatever else goes over the one before. Another broker each time, as long as there is one."""
+    played = Played(broker, brokers=3)
+    broker.slow_seconds = 0.12
+    await played.enter(5)
+    assert 2 <= len(broker.connections) <= 3
+    assert len({connection.broker for connection in broker.connections}) == len(broker.connections)
+    # The next time begins anew.
+    assert (played._patience, played._left) == (introduced.ATTEMPT_SECONDS, [])
+    await played._disconnect()
+
+
+async def test_every_broker_is_tried(broker: PlayedBroker) -> None:
+    """Not by chance the same ones again."""
+    played = Played(broker, brokers=5)
+    for _ in range(10):
+        played.leave(await played.line(1.0))
+    tried = [connection.broker for connection in broker.connections]
+    assert len(set(tried[:5])) == 5
+    assert tried[5:] == tried[:5]
+
+
+async def test_an_answer_that_comes_before_the_confirmation_counts(broker: PlayedBroker) -> None:
+    """T22: a broker may be behind with what it says of messages that it has passed on."""
+    played = Played(broker, brokers=3)
+    broker.takes, broker.is_served = False, True
+    await played.enter(5)
+    assert len(broker.connections) == 1
+    await played._disconnect()
+
+
+async def test_what_the_broker_says_of_a_hello_is_told(one: Played) -> None:
+    sent: Future = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(one._welcome(sent, asyncio.Queue(), ["a"]))
+    await asyncio.sleep(0)
+    sent.set_exception(TOLD)
+    with pytest.raises(BrokerUnavailable, match="ended"):
+        await waiting
+
+
 async def test_who_has_no_time_left_leaves_no_broker(broker: PlayedBroker) -> None:
     """Its last attempt is short, and others publish and subscribe on the same connection."""
     played = Played(broker, brokers=3)
@@ -199,6 +290,35 @@ async def test_who_has_no_time_left_leaves_no_broker(broker: PlayedBroker) -> No
         await played.enter(0.01)
     assert not broker.connections[0].closed.done()
     await played._disconnect()
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_slow_broker_does_not_outlast_its_caller(
+    broker: PlayedBroker, one: Played, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T22: at none of its steps, each of which may take fifteen seconds by itself; and whoever comes after is not kept."""
+    monkeypatch.setattr(introduced, "_LEAST_SECONDS", 0.1)
+    broker.slow, broker.is_served = step, True
+    with pytest.raises(BrokerUnavailable, match="in time"):
+        async with asyncio.timeout(5):
+            await one.enter(0.2)
+    broker.slow = None
+    async with asyncio.timeout(5):
+        await one.enter(1.0)
+
+
+async def test_a_first_contact_does_not_wait_for_one_with_more_time(
+    broker: PlayedBroker, one: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(introduced, "_LEAST_SECONDS", 0.1)
+    patient = asyncio.create_task(one.enter(10))
+    await until(lambda: bool(broker.sent))
+    with pytest.raises(NoNodeAnswered):
+        async with asyncio.timeout(5):
+            await one.enter(0.05)
+    channel, hello = broker.sent[-1]
+    channel.welcome(hello)
+    assert await one.enter(0.05) is await patient
 
 
 async def test_a_connection_is_not_waited_for_behind_a_hello(broker: PlayedBroker, one: Played) -> None:
@@ -235,6 +355,18 @@ async def test_doubt_goes_on(broker: PlayedBroker, one: Played) -> None:
     looks = broker.looks
     await asyncio.sleep(0.1)
     assert broker.looks == looks
+
+
+async def test_a_broker_of_which_anything_comes_is_not_doubted(broker: PlayedBroker, one: Played) -> None:
+    """T22: it is slow, and each look asks it for one more channel. When nothing comes any more, it is looked at."""
+    connection = await one.line(1.0)
+    with one.suspecting(connection):
+        end = asyncio.get_running_loop().time() + 0.2
+        while asyncio.get_running_loop().time() < end:
+            broker.connections[0].bytes_received += 8
+            await asyncio.sleep(0)
+        assert not broker.looks
+        await until(lambda: broker.looks > 0)
 
 
 async def test_what_came_in_time_is_not_doubted(broker: PlayedBroker, one: Played) -> None:

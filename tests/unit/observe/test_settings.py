@@ -11,9 +11,9 @@ from tdn.errors import UsageError
 from tdn.local import guard_file, node_file
 from tdn.local.home import Home
 from tdn.local.processes import free_port, is_free
-from tdn.local.settings_file import split_address
 from tdn.observe.settings import Address, ObserveSettings
 from tdn.protocol.names import Role
+from tdn.settings_file import split_address
 
 Read = Callable[[Path], ObserveSettings]
 READERS = [

@@ -15,10 +15,10 @@ from tdn.local import guard_file
 from tdn.local.guard_file import GUARD
 from tdn.local.home import TDN, Home
 from tdn.local.node_file import NODE
-from tdn.local.settings_file import Address, Flag, Key, Section, SettingsFile, Whole, split_address
+from tdn.settings_file import Address, Flag, Key, Section, SettingsFile, Whole, split_address
 
 FILES = (TDN, NODE, GUARD)
-OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def uncommented(template: str) -> str:

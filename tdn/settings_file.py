@@ -1,7 +1,8 @@
 """Settings files: one table of sections and keys, from which the commented template, the checks and the documentation come.
 
 A file is read whole or refused: an unknown section or key, a wrong type or a number out of bounds is named with its place and what to
-write instead, and nothing starts with half of its settings. To add a section, add a `Section` to the file's table; whoever needs it reads
+write instead, and nothing starts with half of its settings. `connection.toml`, which is not a settings file of ours alone, is read and checked in the same way.
+To add a section, add a `Section` to the file's table; whoever needs it reads
 `values["section"]["key"]`, which is there for every key, with its default where the file says nothing.
 """
 
@@ -45,6 +46,18 @@ class Text:
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, str) and bool(value) and value.isprintable() and (not self.choices or value in self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host's name, or its address."""
+
+    @property
+    def wanted(self) -> str:
+        return "a host's name or address in quotes"
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, str) and bool(value) and value.isprintable() and " " not in value
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +167,22 @@ class Key:
     example: Any = None
     #: Stands in the template as a setting, not as a comment.
     written: bool = False
+    #: The file must name it.
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """At least one table in double brackets, each with these keys."""
+
+    keys: tuple[Key, ...]
+
+    @property
+    def wanted(self) -> str:
+        return "one or more of it in double brackets, [[…]], each with its keys below"
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, list) and bool(value) and all(isinstance(entry, dict) for entry in value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +220,9 @@ class SettingsFile:
         """Every section with every key, defaults filled in; or UsageError that names file, place and what to write. No file: the defaults."""
         path = folder / self.name
         try:
-            given = tomllib.loads(_bounded_text(path)) if path.exists() else {}
-            return self.check(given)
+            return self.check(read_toml(path) or {})
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}") from error
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise UsageError(f"{path}: is not TOML: {error}") from error
 
     def check(self, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         known = {section.name: section for section in self.sections}
@@ -210,7 +234,7 @@ class SettingsFile:
                 raise UsageError(f"[{name}] is unknown{_nearest(name, known, '[{}]')}; there are {_listed(known, '[{}]')}")
             if not isinstance(table, dict):
                 raise UsageError(f"{name} is a section: write [{name}] on a line of its own")
-        return {name: _check_section(section, given.get(name, {})) for name, section in known.items()}
+        return {name: check_table(name, given.get(name, {}), section.keys) for name, section in known.items()}
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -219,35 +243,48 @@ def split_address(text: str) -> tuple[str, int]:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     colons_stand_in_brackets = ":" not in bare or bare != host
     if (
-        not bare
-        or not colons_stand_in_brackets
-        or not bare.isprintable()
-        or " " in bare
+        not colons_stand_in_brackets
+        or not Host().fits(bare)
         or not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536)
     ):
         raise UsageError(f"{text[:80]!r} is not an address; write HOST:PORT")
     return bare, int(port)
 
 
-def _check_section(section: Section, given: Mapping[str, Any]) -> dict[str, Any]:
-    known = {key.name: key for key in section.keys}
+def read_toml(path: Path) -> dict[str, Any] | None:
+    """What stands in a file, None where there is none; or UsageError, which does not name the file."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            raise UsageError("it is over a megabyte; that is no settings file")
+        return tomllib.loads(raw.decode("utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"is not TOML: {error}") from error
+
+
+def check_table(place: str, given: Mapping[str, Any], keys: Sequence[Key]) -> dict[str, Any]:
+    """Every key, with its default where it may be missing; or UsageError that names its place, "" for the top of a file, and what to write."""
+    known = {key.name: key for key in keys}
+    above = f"{place}: " if place else ""
     for name, value in given.items():
         if name not in known:
-            raise UsageError(
-                f"{section.name}: {name!r} is unknown{_nearest(name, known, '{}')}; there are {_listed(known, '{}')}"
-            )
+            raise UsageError(f"{above}{name!r} is unknown{_nearest(name, known, '{}')}; there are {_listed(known, '{}')}")
         if not known[name].kind.fits(value):
             # The value itself is not repeated: it may be what should have stood elsewhere.
-            raise UsageError(f"{section.name}.{name}: write {known[name].kind.wanted}")
-    return {name: given.get(name, key.default) for name, key in known.items()}
-
-
-def _bounded_text(path: Path) -> str:
-    with path.open("rb") as file:
-        raw = file.read(_MAX_BYTES + 1)
-    if len(raw) > _MAX_BYTES:
-        raise UsageError("it is over a megabyte; that is no settings file")
-    return raw.decode("utf-8")
+            raise UsageError(f"{place}{'.' if place else ''}{name}: write {known[name].kind.wanted}")
+    values: dict[str, Any] = {}
+    for name, key in known.items():
+        if key.required and name not in given:
+            raise UsageError(f"{above}{name!r} is missing; write {key.kind.wanted}")
+        values[name] = given.get(name, key.default)
+        if isinstance(key.kind, Tables) and name in given:
+            values[name] = [check_table(name, entry, key.kind.keys) for entry in given[name]]
+    return values
 
 
 def _nearest(name: str, known: Mapping[str, Any], form: str) -> str:
