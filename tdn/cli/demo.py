@@ -14,6 +14,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,7 @@ async def _talk(alice: EntityClient, bob: EntityClient, mallory: EntityClient, t
     ):
         await _refused(lambda: bob.publish(uuid, "7.9 °C"), "Bob publishing without a grant", story)
         story.command(f"entity --as alice grant publish {uuid} bob --lifetime 1h")
-        granted = await alice.grants.give("publish", uuid, "bob")
+        granted = await alice.grants.give("publish", uuid, "bob", lifetime=timedelta(hours=1))
         bob.seen = max(bob.seen, alice.seen)
         for sentence in judge([granted.token.encode()], alice._session.credentials.roots)[0].proves[:2]:
             story.show(f"`tdn verify`: {sentence}")
