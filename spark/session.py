@@ -40,6 +40,8 @@ _SETTINGS = {
     # What each query costs for a batch, however few of its topics are left to it, is shared by more topics.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.parquet.compression.codec": "zstd",
+    # No text of ours has any `${…}` to put values for.
+    "spark.sql.variable.substitute": "false",
     # As other engines read it too: a moment in UTC.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.shuffle.partitions": "16",

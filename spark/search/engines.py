@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 from spark.index.store import Commit, Index
 from spark.tables import TABLES
 from tdn.errors import NoRoom, TrustError
+from tdn.protocol.access import Asker
 
 
 class SparkTables:
@@ -41,9 +43,18 @@ class SparkTables:
     def rows(self, sql: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in self._spark.sql(sql).collect()]
 
-    def overlap(self, column: str, names: Collection[str]) -> str:
-        literals = ("'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'" for name in sorted(names))
-        return f"arrays_overlap({column}, array({', '.join(literals)}))"
+    def asking(self, who: Asker) -> str:
+        from pyspark.sql import functions as F
+
+        names = F.array(*map(F.lit, sorted(who.names)))
+        # As columns: a session puts values for `${…}` into SQL text, and may read its quotes and backslashes, and those of parameters, in several ways. By a
+        # name of its own: a session may have several searches at once.
+        view = f"asking_{secrets.token_hex(8)}"
+        self._spark.range(1).select(names.alias("names"), F.lit(who.entity).alias("entity")).createOrReplaceTempView(view)
+        return view
+
+    def overlap(self, one: str, other: str) -> str:
+        return f"arrays_overlap({one}, {other})"
 
 
 class DuckTables:
@@ -93,15 +104,18 @@ class DuckTables:
             # By a cursor of its own: other questions are asked before its rows are all read.
             yield from self._db.cursor().sql(sql, params=values).to_arrow_reader(rows)
 
-    def rows(self, sql: str) -> list[dict[str, Any]]:
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         with self._reading():
-            found = self._db.execute(sql)
+            found = self._db.execute(sql, list(values))
             names = [column[0] for column in found.description]
             return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
-    def overlap(self, column: str, names: Collection[str]) -> str:
-        literals = ("'" + name.replace("'", "''") + "'" for name in sorted(names))
-        return f"list_has_any({column}, [{', '.join(literals)}])"
+    def asking(self, who: Asker) -> str:
+        self._db.execute("CREATE OR REPLACE TABLE asking AS SELECT ?::VARCHAR[] AS names, ?::VARCHAR AS entity", [sorted(who.names), who.entity])
+        return "asking"
+
+    def overlap(self, one: str, other: str) -> str:
+        return f"list_has_any({one}, {other})"
 
 
 def _first_line(error: BaseException) -> str:
