@@ -1,12 +1,13 @@
 """Folders that may be on this machine or in an object store: files, listings and names, by pyarrow's file systems.
 
-Spark finds the tables under the same names. `s3a://` is what Spark calls what pyarrow calls `s3://`.
+`s3a://` is what Spark calls what pyarrow calls `s3://`.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from pyarrow import fs
 from tdn.errors import BrokerUnavailable, UsageError
 
 _UNFINISHED = ".unfinished"
+#: What means something in a pattern of Hadoop's, or of DuckDB's.
+_PATTERN = re.compile(r"[\\\[\]{}*?^]")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://")
 
 
@@ -38,14 +41,37 @@ class Place:
     def __str__(self) -> str:
         return self.text
 
+    @contextmanager
+    def plain(self) -> Iterator[Path]:
+        """A folder on this machine under a name in which no letter means anything to DuckDB, which takes every path for a pattern, and has no way to write all
+        of them otherwise."""
+        folder = self.local
+        if folder is None:
+            raise UsageError(f"{self.text} is not on this machine")
+        if not _PATTERN.search(str(folder)):
+            yield folder
+            return
+        with tempfile.TemporaryDirectory(prefix="tdn-index-") as other:
+            link = Path(other) / "index"
+            link.symlink_to(folder, target_is_directory=True)
+            yield link
+
     @property
     def local(self) -> Path | None:
         """The folder itself, where it is on this machine."""
         return Path(self._root) if isinstance(self._files, fs.LocalFileSystem) else None
 
     def name(self, *parts: str) -> str:
-        """How Spark calls something in it."""
+        """The path of something in it, in the words in which the folder was named."""
         return "/".join([self.text.rstrip("/"), *parts])
+
+    def spark_name(self, *parts: str) -> str:
+        """How Spark calls something in it. What is on this machine is a file there too, wherever Spark has its other files (`fs.defaultFS`)."""
+        return f"file://{self._path(*parts)}" if self.local is not None else self.name(*parts)
+
+    def spark_pattern(self, *parts: str) -> str:
+        """The same where Spark reads, which takes every path for a pattern: `v[1]` would be `v1`."""
+        return _PATTERN.sub(r"\\\g<0>", self.spark_name(*parts))
 
     def exists(self, *parts: str) -> bool:
         return bool(self._info(*parts).type != fs.FileType.NotFound)

@@ -123,8 +123,12 @@ class Index:
         return commit
 
     def paths(self, table: str, commits: Iterable[Commit]) -> list[str]:
-        """The folders of a table's rows, as Spark and DuckDB call them."""
-        return [self.place.name("tables", table, f"batch={commit.batch}") for commit in commits if commit.rows.get(table)]
+        """The folders of a table's rows, as Spark reads them."""
+        return [self.place.spark_pattern("tables", table, f"batch={commit.batch}") for commit in commits if commit.rows.get(table)]
+
+    def files(self, table: str, commits: Iterable[Commit]) -> list[str]:
+        """The files of a table, by their paths within the table."""
+        return [f"batch={commit.batch}/{file}" for commit in commits for file in sorted(commit.files.get(table, ()))]
 
     # --- writing ---
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from spark.index.store import Commit, Index
-from spark.tables import TABLES
+from spark.tables import TABLES, Table
 from tdn.errors import NoRoom, TrustError
 from tdn.protocol.access import Asker
 
@@ -28,7 +29,8 @@ class SparkTables:
         for name, table in TABLES.items():
             schema = from_arrow_schema(table.schema)
             if paths := index.paths(name, commits):
-                base = index.place.name("tables", name)
+                # Columns that are folders begin below the table: one above, `institution=oslo`, is no column of ours.
+                base = index.place.spark_name("tables", name)
                 read = spark.read.schema(schema).option("basePath", base).parquet(*paths)
                 # Where each row is, beside what it says: its file within the table, and the place in it.
                 file = f"substring_index(_metadata.file_path, '/tables/{name}/', -1) AS file"
@@ -67,22 +69,24 @@ class DuckTables:
 
         self.commits = commits
         self._place = index.place
-        self._db = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
+        with ExitStack() as stack:
+            folder = stack.enter_context(index.place.plain()) / "tables"
+            self._db = stack.enter_context(closing(duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})))
+            self._open(index, folder)
+            self._stack = stack.pop_all()
+
+    def _open(self, index: Index, folder: Path) -> None:
         for name, table in TABLES.items():
-            columns = ", ".join(f'"{column}"' for column in table.schema.names)
-            if paths := index.paths(name, commits):
-                files = ", ".join("'" + f"{path}/**/*.parquet".replace("'", "''") + "'" for path in paths)
+            if files := index.files(name, self.commits):
                 with self._reading():
-                    self._db.execute(
-                        f"CREATE VIEW {name} AS SELECT {columns} FROM read_parquet([{files}], hive_partitioning=true, hive_types_autocast=false)"  # noqa: S608  # names of ours; paths are quoted
-                    )
+                    self._db.execute(f"CREATE VIEW {name} AS {_all_of(table, folder / name, files)}")
             else:
                 # A table: what is only registered is not there for other cursors.
                 self._db.register("nothing", table.schema.empty_table())
                 self._db.execute(f"CREATE TABLE {name} AS SELECT * FROM nothing")  # noqa: S608  # a name of ours
 
     def close(self) -> None:
-        self._db.close()
+        self._stack.close()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -116,6 +120,24 @@ class DuckTables:
 
     def overlap(self, one: str, other: str) -> str:
         return f"list_has_any({one}, {other})"
+
+
+def _all_of(table: Table, folder: Path, files: Sequence[str]) -> str:
+    """SQL for the rows of a table. What its own folders say is said here, of each file: DuckDB would make columns of folders above the index too, as of
+    `institution=oslo`, and they would take the place of the table's."""
+    divided: dict[str, list[str]] = {}
+    for file in files:
+        parts = dict(part.split("=", 1) for part in file.split("/")[:-1])
+        divided.setdefault(parts.get(table.partition or "", ""), []).append(str(folder / file))
+    selects = []
+    for value, some in divided.items():
+        columns = (f"{_quoted(value)} AS {column}" if column == table.partition else f'"{column}"' for column in table.schema.names)
+        selects.append(f"SELECT {', '.join(columns)} FROM read_parquet([{', '.join(map(_quoted, some))}], hive_partitioning=false)")  # noqa: S608  # names of ours; values are quoted
+    return " UNION ALL ".join(selects)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _first_line(error: BaseException) -> str:

@@ -227,10 +227,10 @@ def _rewritten(spark: Any, found: Path, failed: Iterable[str], tables: SparkTabl
     from pyspark.sql.pandas.types import from_arrow_schema
 
     read = spark.read.schema(from_arrow_schema(MATCHES))
-    rows = (read.json if form == "jsonl" else read.parquet)(str(found))
+    rows = (read.json if form == "jsonl" else read.parquet)(Place(found).spark_pattern())
     names = spark.createDataFrame([(name,) for name in failed], "query string")
     rows = rows.join(F.broadcast(names), "query", "left_anti")
     if signed:
         rows = rows.join(tables.frame("SELECT uuid, advertisement FROM signed"), "uuid").select("query", "uuid", "advertisement")
     rows = rows.sortWithinPartitions("query", "uuid")
-    (rows.write.json if form == "jsonl" else rows.write.parquet)(str(to))
+    (rows.write.json if form == "jsonl" else rows.write.parquet)(Place(to).spark_name())

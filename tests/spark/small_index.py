@@ -33,12 +33,12 @@ def principal(entity: str, institution: str) -> dict[str, Any]:
     return {"seq": 1, "judged_at": T0, **said}
 
 
-def topic(number: int, path: str, **more: Any) -> dict[str, Any]:
+def topic(number: int, text: str, **more: Any) -> dict[str, Any]:
     """An advertisement of a path, minted at T0."""
     return {
         **{"uuid": uuid(number), "seq": number, "judged_at": T0, "created": T0, "expires": LATER, "creator": "alice", "institution": "Physics"},
-        **{"kind": "topic", "descriptor_kind": "path", "path": path, "synopsis": uuid(number)},
-        **{"indexed": indexed_text({"kind": "path", "path": path}, uuid(number))},
+        **{"kind": "topic", "descriptor_kind": "path", "path": text, "synopsis": uuid(number)},
+        **{"indexed": indexed_text({"kind": "path", "path": text}, uuid(number))},
         **more,
     }
 
