@@ -18,7 +18,8 @@ from pyarrow import fs
 
 from tdn.errors import BrokerUnavailable, UsageError
 
-_UNFINISHED = ".unfinished"
+#: How the name of a file ends that is being written.
+UNFINISHED = ".unfinished"
 #: What means something in a pattern of Hadoop's, or of DuckDB's.
 _PATTERN = re.compile(r"[\\\[\]{}*?^]")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://")
@@ -98,7 +99,7 @@ class Place:
         """A file, whole or not at all: in an object store by its nature, elsewhere by a rename. Whoever else writes it has another unfinished one."""
         self.make(*parts[:-1])
         path = self._path(*parts)
-        fresh = path if self._whole else self._path(*parts[:-1], f".{parts[-1]}.{secrets.token_hex(8)}{_UNFINISHED}")
+        fresh = path if self._whole else self._path(*parts[:-1], f".{parts[-1]}.{secrets.token_hex(8)}{UNFINISHED}")
         with self._try(lambda: self._files.open_output_stream(fresh)) as stream:
             yield stream
         if fresh != path:
@@ -130,7 +131,7 @@ class Place:
     def tidy(self, *parts: str) -> None:
         """Remove what writers that were killed left below a folder of it. Readers do not look at it: its name begins with a dot."""
         for info in self._below(*parts):
-            if info.path.endswith(_UNFINISHED):
+            if info.path.endswith(UNFINISHED):
                 self._files.delete_file(info.path)
 
     def _below(self, *parts: str) -> Iterator[Any]:

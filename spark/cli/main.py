@@ -99,6 +99,7 @@ def _index(arguments: argparse.Namespace) -> None:
     archive, index = Place(arguments.archive), Index(Place(arguments.index))
     # Before Spark is started for nothing.
     entries_of(archive, roots)
+    index.require_ours()
     with _session(arguments, light=True) as (spark, progress):
         built = build(spark, archive, index, roots, progress=progress)
     value = {

@@ -168,6 +168,35 @@ def test_killed_and_repeated(spark: Any, world: World, whole: Index, tmp_path: P
     assert ds.dataset(tmp_path / "index/tables/records", partitioning="hive").count_rows() == len(world.raw)
 
 
+@pytest.mark.parametrize("there", ["tables/orders/2025.csv", "notes.txt", "tables/access/2025.csv", "commits/1.json", "tables/records/batch=1-2/x.parquet", ".git/config"])
+def test_a_folder_of_something_else(spark: Any, world: World, tmp_path: Path, there: str) -> None:
+    """Is refused, and as it was: no lock in it, and nothing removed."""
+    path = tmp_path / "lake" / there
+    path.parent.mkdir(parents=True)
+    path.write_text("a,b\n")
+    before = sorted((tmp_path / "lake").rglob("*"))
+    with pytest.raises(UsageError, match=r"is not empty and holds no index: there is .*; name an index"):
+        build(spark, Place(world.archive), Index(Place(tmp_path / "lake")), world.roots)
+    assert sorted((tmp_path / "lake").rglob("*")) == before
+
+
+def test_what_is_beside_the_batches_of_an_index_is_left(world: World, whole: Index, tmp_path: Path) -> None:
+    assert whole.place.local is not None
+    folder = tmp_path / "index"
+    shutil.copytree(whole.place.local, folder)
+    index = Index(Place(folder))
+    left = [folder / "README", folder / "tables/orders/2025.csv", folder / "tables/access/notes.txt", folder / "tables/mine" / f"batch={batch_name(1, 2)}" / "x.parquet"]
+    torn = [folder / "tables" / name / f"batch={batch_name(7_000, 8_000)}" / "part-1.parquet" for name in ("access", "records")]
+    for path in (*left, *torn):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a,b\n")
+    index.require_ours()
+    index.tidy(index.commits())
+    assert [path for path in left if not path.exists()] == []
+    assert [path for path in torn if path.parent.exists()] == []
+    index.require(world.roots)
+
+
 def test_two_at_once(spark: Any, world: World, whole: Index) -> None:
     with whole.alone(), pytest.raises(Refused, match="another process is writing"):
         build(spark, Place(world.archive), whole, world.roots)
