@@ -198,6 +198,8 @@ def explained(error: Any) -> TdnError:
         text = cause[1][:400]
     if "PATH_NOT_FOUND" in text or "does not exist" in text:
         return UsageError(f"Spark cannot read what it was told to: {text}")
+    if text.startswith("tdn.errors.TrustError: "):
+        return TrustError(text.partition(": ")[2])
     if "FAILED_READ_FILE" in text:
         return TrustError(f"a file of the index is damaged; index the archive anew: {text}")
     if type(error).__name__ in ("SparkConnectGrpcException", "RetriesExceeded"):
