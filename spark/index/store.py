@@ -26,7 +26,7 @@ from tdn.archive.manifest import Entry
 from tdn.errors import Absent, Refused, TrustError, UsageError
 from tdn.trust.certificates import TrustRoots
 
-FORMAT = 2
+FORMAT = 3
 _COMMIT = re.compile(r"[0-9]{20}-[0-9]{20}\.json")
 _BATCH = re.compile(r"batch=[0-9]{20}-[0-9]{20}")
 _LOCK = ".lock"
