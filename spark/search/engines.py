@@ -72,6 +72,8 @@ class DuckTables:
         with ExitStack() as stack:
             folder = stack.enter_context(index.place.plain()) / "tables"
             self._db = stack.enter_context(closing(duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})))
+            # Days and months begin by UTC, wherever this machine is. Of cursors too.
+            self._db.execute("SET GLOBAL TimeZone = 'UTC'")
             self._open(index, folder)
             self._stack = stack.pop_all()
 

@@ -89,6 +89,7 @@ def test_the_documented_examples_run(spark: Any, world: World, whole: Index, tmp
     assert opened is not None
     examples = re.findall(r"```sql\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
     with duckdb.connect() as db:
+        db.execute("SET TimeZone = 'UTC'")
         for name, table in TABLES.items():
             if folder_of(name).is_dir():
                 db.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{name}{opened[1]}', {opened[2]})")
