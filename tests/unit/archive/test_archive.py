@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -26,6 +27,7 @@ from tdn.archive.segments import ArchivedRecord
 from tdn.archive.verify import verify
 from tdn.errors import Absent, LogDiverged, TdnError, TrustError, UnknownRules, UsageError
 from tdn.rules.state import EMPTY_HEAD
+from tdn.sample import log
 from tdn.sample.archive import write_archive
 from tdn.sample.network import SampleNetwork
 from tdn.store.view import View
@@ -437,6 +439,25 @@ def test_the_sample_as_an_archive(tmp_path: Path) -> None:
     found = verify(Archive(tmp_path), network.node("n1").roots)
     assert found.records == entries[-1].last > 240
     assert found.network == network.id
+
+
+def test_processes_share_the_sample_and_its_archive_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More topics than one process makes at a time, in more than one segment: every record once and in its place, whoever signed it."""
+    monkeypatch.setattr(segments, "MOST_RECORDS", 700)
+    count = log._AT_ONCE + 20
+    network = SampleNetwork.found(3, datetime.now(UTC) - timedelta(hours=15))
+    did: dict[int, list[tuple[object, ...]]] = {}
+    for processes in (1, 2):
+        archive = Archive(tmp_path / str(processes))
+        entries = write_archive(archive.folder, 3, count, network=network, processes=processes)
+        assert len(entries) > 1
+        records = [record for entry in entries for record in segments.read(archive.require_file(entry))]
+        assert [(record.seq, record.offset) for record in records] == [(number + 1, number) for number in range(len(records))]
+        written = [[(space, key) for space, key, _ in json.loads(record.effects or "[]") if space == "topic"] for record in records]
+        did[processes] = [(record.kind, record.status, record.at, *wrote) for record, wrote in zip(records, written, strict=True)]
+        assert sum(map(len, written)) == count
+    assert did[1] == did[2]
+    assert verify(archive, network.node("n1").roots).records == len(did[2])
 
 
 def test_every_error_is_ours(made: Exporting) -> None:
