@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class SparkTables:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         self._spark = spark
+        self._asking: list[str] = []
         self.commits = commits
         for name, table in TABLES.items():
             schema = from_arrow_schema(table.schema)
@@ -53,7 +54,15 @@ class SparkTables:
         # name of its own: a session may have several searches at once.
         view = f"asking_{secrets.token_hex(8)}"
         self._spark.range(1).select(names.alias("names"), F.lit(who.entity).alias("entity")).createOrReplaceTempView(view)
+        self._asking.append(view)
         return view
+
+    def close(self) -> None:
+        """Nothing of who asked stays in the session."""
+        while self._asking:
+            # A session that is gone has none, and why it is gone is the error that is on its way.
+            with suppress(Exception):
+                self._spark.catalog.dropTempView(self._asking.pop())
 
     def overlap(self, one: str, other: str) -> str:
         return f"arrays_overlap({one}, {other})"
