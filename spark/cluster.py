@@ -5,6 +5,8 @@ Whoever reaches a master can run code as the one who started it, so the processe
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -13,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -72,9 +74,13 @@ class Cluster:
         """Start it, unless it runs; when this returns all workers are registered. Whether it was started now."""
         if not 1 <= workers <= _MOST_WORKERS:
             raise UsageError(f"--workers is between 1 and {_MOST_WORKERS}")
+        with self._locked():
+            return self._up(workers, connect)
+
+    def _up(self, workers: int, connect: bool) -> tuple[Running, bool]:
         if (found := self.running()) is not None:
             return replace(found, workers=max(0, _alive_workers(found.web))), False
-        self.down()
+        self._stop()
         port, web, served = free_ports(3)
         self._configure()
         # By this name: to an address the client would speak TLS, since it brings a token.
@@ -93,13 +99,28 @@ class Cluster:
             if connect:
                 self._serve(found.master, served)
         except BaseException:
-            self.down()
+            self._stop()
             raise
         self._state.write_text(json.dumps(asdict(found)) + "\n", "utf-8")
         return found, True
 
     def down(self) -> bool:
         """Stop all of it; whether there was anything. Harmless when nothing runs."""
+        if not self.folder.is_dir():
+            return False
+        with self._locked():
+            return self._stop()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One `up` or `down` at a time for a home: what is being started is not yet known as running, and would be stopped by the next."""
+        for folder in (self.folder, self.folder / "run"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(self.folder / "run" / "lock", "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _stop(self) -> bool:
         names = sorted(path.stem for path in (self.folder / "run").glob("*.pid"))
         # The server first: it uses the workers, and they the master.
         stopped = False

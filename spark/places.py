@@ -1,12 +1,13 @@
 """Folders that may be on this machine or in an object store: files, listings and names, by pyarrow's file systems.
 
-Spark finds the tables under the same names. `s3a://` is what Spark calls what pyarrow calls `s3://`.
+`s3a://` is what Spark calls what pyarrow calls `s3://`.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,10 @@ from pyarrow import fs
 
 from tdn.errors import BrokerUnavailable, UsageError
 
-_UNFINISHED = ".unfinished"
+#: How the name of a file ends that is being written.
+UNFINISHED = ".unfinished"
+#: What means something in a pattern of Hadoop's, or of DuckDB's.
+_PATTERN = re.compile(r"[\\\[\]{}*?^]")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://")
 
 
@@ -38,14 +42,37 @@ class Place:
     def __str__(self) -> str:
         return self.text
 
+    @contextmanager
+    def plain(self) -> Iterator[Path]:
+        """A folder on this machine under a name in which no letter means anything to DuckDB, which takes every path for a pattern, and has no way to write all
+        of them otherwise."""
+        folder = self.local
+        if folder is None:
+            raise UsageError(f"{self.text} is not on this machine")
+        if not _PATTERN.search(str(folder)):
+            yield folder
+            return
+        with tempfile.TemporaryDirectory(prefix="tdn-index-") as other:
+            link = Path(other) / "index"
+            link.symlink_to(folder, target_is_directory=True)
+            yield link
+
     @property
     def local(self) -> Path | None:
         """The folder itself, where it is on this machine."""
         return Path(self._root) if isinstance(self._files, fs.LocalFileSystem) else None
 
     def name(self, *parts: str) -> str:
-        """How Spark calls something in it."""
+        """The path of something in it, in the words in which the folder was named."""
         return "/".join([self.text.rstrip("/"), *parts])
+
+    def spark_name(self, *parts: str) -> str:
+        """How Spark calls something in it. What is on this machine is a file there too, wherever Spark has its other files (`fs.defaultFS`)."""
+        return f"file://{self._path(*parts)}" if self.local is not None else self.name(*parts)
+
+    def spark_pattern(self, *parts: str) -> str:
+        """The same where Spark reads, which takes every path for a pattern: `v[1]` would be `v1`."""
+        return _PATTERN.sub(r"\\\g<0>", self.spark_name(*parts))
 
     def exists(self, *parts: str) -> bool:
         return bool(self._info(*parts).type != fs.FileType.NotFound)
@@ -72,7 +99,7 @@ class Place:
         """A file, whole or not at all: in an object store by its nature, elsewhere by a rename. Whoever else writes it has another unfinished one."""
         self.make(*parts[:-1])
         path = self._path(*parts)
-        fresh = path if self._whole else self._path(*parts[:-1], f".{parts[-1]}.{secrets.token_hex(8)}{_UNFINISHED}")
+        fresh = path if self._whole else self._path(*parts[:-1], f".{parts[-1]}.{secrets.token_hex(8)}{UNFINISHED}")
         with self._try(lambda: self._files.open_output_stream(fresh)) as stream:
             yield stream
         if fresh != path:
@@ -104,7 +131,7 @@ class Place:
     def tidy(self, *parts: str) -> None:
         """Remove what writers that were killed left below a folder of it. Readers do not look at it: its name begins with a dot."""
         for info in self._below(*parts):
-            if info.path.endswith(_UNFINISHED):
+            if info.path.endswith(UNFINISHED):
                 self._files.delete_file(info.path)
 
     def _below(self, *parts: str) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import secrets
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spark.index.store import Index
+from spark.places import UNFINISHED
 from spark.search.engines import DuckTables
 from tdn.errors import UsageError
 from tdn.trust.certificates import TrustRoots
@@ -43,9 +45,24 @@ def write(index: Index, roots: TrustRoots, path: Path) -> None:
         title = f"Archive of network {commits[-1].network[:12]}…, {commits[-1].last} records"
         page = _PAGE.format(title=html.escape(title), summary=_summary(tables, commits[-1].until), figures=figures)
     try:
-        path.write_text(page, "utf-8")
+        _replace(path, page)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _replace(path: Path, page: str) -> None:
+    """The whole page or what was there before, also on a disk that is full. What is no file, such as /dev/stdout, is written as it is."""
+    if path.exists() and not path.is_file():
+        path.write_text(page, "utf-8")
+        return
+    # Of a link, what it leads to.
+    path = path.resolve()
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
+    try:
+        fresh.write_text(page, "utf-8")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _summary(tables: DuckTables, until: str) -> str:
@@ -96,9 +113,15 @@ def _over_time(axes: Any, tables: DuckTables) -> str:
     rows = tables.rows(
         f"SELECT date_trunc('{unit}', created) AS begin, count(*) AS n FROM advertisements GROUP BY begin ORDER BY begin"  # noqa: S608  # one of four words above
     )
+    found = {row["begin"]: row["n"] for row in rows}
+    begins = [rows[0]["begin"]]
+    # Also those of which there is no row: nothing was advertised then.
+    while begins[-1] < rows[-1]["begin"]:
+        begins.append(_next(begins[-1], unit))
+    counts = [found.get(begin, 0) for begin in begins]
     # The last one has a width too.
-    begins = [*(row["begin"] for row in rows), _next(rows[-1]["begin"], unit)]
-    counts = [*(row["n"] for row in rows), rows[-1]["n"]]
+    begins.append(_next(begins[-1], unit))
+    counts.append(counts[-1])
     axes.step(begins, counts, where="post")
     axes.fill_between(begins, counts, step="post", alpha=0.2)
     axes.set_ylim(bottom=0)

@@ -40,6 +40,8 @@ _SETTINGS = {
     # What each query costs for a batch, however few of its topics are left to it, is shared by more topics.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.parquet.compression.codec": "zstd",
+    # No text of ours has any `${…}` to put values for.
+    "spark.sql.variable.substitute": "false",
     # As other engines read it too: a moment in UTC.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.shuffle.partitions": "16",
@@ -196,6 +198,8 @@ def explained(error: Any) -> TdnError:
         text = cause[1][:400]
     if "PATH_NOT_FOUND" in text or "does not exist" in text:
         return UsageError(f"Spark cannot read what it was told to: {text}")
+    if text.startswith("tdn.errors.TrustError: "):
+        return TrustError(text.partition(": ")[2])
     if "FAILED_READ_FILE" in text:
         return TrustError(f"a file of the index is damaged; index the archive anew: {text}")
     if type(error).__name__ in ("SparkConnectGrpcException", "RetriesExceeded"):

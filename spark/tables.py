@@ -100,6 +100,7 @@ CHANGES = Table(
         ("owner", TEXT, "from then on"),
         ("expires", TIME, "from then on"),
         ("state", TEXT, "`live`, `withdrawn` or `expired`"),
+        ("honours", NUMBER, "`epoch` of the oldest grants that count from then on; 0: all"),
     ),
 )
 ACCESS = Table(
@@ -171,7 +172,13 @@ GRANTS = Table(
         ("not_before", TIME, "from"),
         ("expires", TIME, "until"),
         ("delegable", pa.bool_(), "whether it may be passed on"),
-        ("state", TEXT, "`live`, `revoked`, `expired`, or `forgotten`: no longer listed"),
+        ("parent", TEXT, "the grant that it was passed on from; none: the owner gave it"),
+        ("epoch", NUMBER, "how often the topic had changed hands when it was given"),
+        (
+            "state",
+            TEXT,
+            "what became of the grant itself: `live`, `revoked`, `expired`, or `forgotten`: no longer listed. One that is `live` counts only while `parent` does, and an owner's only while `epoch` is not below the topic's `honours` in `changes`",
+        ),
     ),
 )
 SETTLING = Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -99,6 +100,7 @@ def _index(arguments: argparse.Namespace) -> None:
     archive, index = Place(arguments.archive), Index(Place(arguments.index))
     # Before Spark is started for nothing.
     entries_of(archive, roots)
+    index.require_ours()
     with _session(arguments, light=True) as (spark, progress):
         built = build(spark, archive, index, roots, progress=progress)
     value = {
@@ -301,7 +303,9 @@ class _Progress:
 
     def _run(self) -> None:
         while not self._ended.wait(0.2):
-            print(f"\r\x1b[K{self._what}{self._tasks()}"[:200], end="", file=sys.stderr, flush=True)
+            # One that went on in the next line would stay there.
+            line = f"{self._what}{self._tasks()}"[: (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1]
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
     def _tasks(self) -> str:
         try:

@@ -51,6 +51,7 @@ def build(
     spark: Any, archive: Place, index: Index, roots: TrustRoots, *, progress: Callable[[str], None] = lambda what: None
 ) -> Built:
     """Bring an index up to an archive. Repeated, or killed and repeated, it adds each record once."""
+    index.require_ours()
     with index.alone():
         commits = index.commits()
         index.require_roots(commits, roots)

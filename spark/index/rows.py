@@ -213,6 +213,7 @@ def _topic(uuid: str, value: Mapping[str, Any], seq: int, at: datetime | None) -
         "owner": value["owner"],
         "expires": expires,
         "state": value["state"],
+        "honours": value.get("honours", 0),
     }
 
 
@@ -274,6 +275,8 @@ def _grant(name: str, value: Mapping[str, Any] | None, seq: int, at: datetime | 
         "not_before": parse_time(value["from"]),
         "expires": parse_time(value["until"]),
         "delegable": bool(value["delegable"]),
+        "parent": value.get("parent"),
+        "epoch": value["epoch"],
         "state": value["state"],
     }
 

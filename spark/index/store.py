@@ -20,14 +20,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spark.places import Place
+from spark.places import UNFINISHED, Place
 from spark.tables import TABLES
 from tdn.archive.manifest import Entry
 from tdn.errors import Absent, Refused, TrustError, UsageError
 from tdn.trust.certificates import TrustRoots
 
-FORMAT = 2
+FORMAT = 3
 _COMMIT = re.compile(r"[0-9]{20}-[0-9]{20}\.json")
+_BATCH = re.compile(r"batch=[0-9]{20}-[0-9]{20}")
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,18 @@ class Index:
             if after.first != before.last + 1 or after.network != before.network:
                 raise TrustError(f"the index in {self.place} has a hole after record {before.last}; make it anew")
         return found
+
+    def require_ours(self) -> None:
+        """A folder that holds an index, or nothing but what a first run leaves that was killed: UsageError of any other, of which nothing is to be touched."""
+        if any(_COMMIT.fullmatch(name) for name in self.place.list("commits")):
+            return
+        strange = [name for name in self.place.list() if name not in ("", "commits", "tables", _LOCK)]
+        strange += [f"commits/{name}" for name in self.place.list("commits") if not name.endswith(UNFINISHED)]
+        for table in self.place.list("tables"):
+            batches = self.place.list("tables", table) if table in TABLES else []
+            strange += [f"tables/{table}/{batch}" for batch in batches if not _BATCH.fullmatch(batch)] if table in TABLES else [f"tables/{table}"]
+        if strange:
+            raise UsageError(f"{self.place} is not empty and holds no index: there is {strange[0]}; name an index, or a folder that is empty or not there yet")
 
     def require(self, roots: TrustRoots) -> list[Commit]:
         """The commits of an index that was verified against these roots, and whose files are all there."""
@@ -123,8 +137,12 @@ class Index:
         return commit
 
     def paths(self, table: str, commits: Iterable[Commit]) -> list[str]:
-        """The folders of a table's rows, as Spark and DuckDB call them."""
-        return [self.place.name("tables", table, f"batch={commit.batch}") for commit in commits if commit.rows.get(table)]
+        """The folders of a table's rows, as Spark reads them."""
+        return [self.place.spark_pattern("tables", table, f"batch={commit.batch}") for commit in commits if commit.rows.get(table)]
+
+    def files(self, table: str, commits: Iterable[Commit]) -> list[str]:
+        """The files of a table, by their paths within the table."""
+        return [f"batch={commit.batch}/{file}" for commit in commits for file in sorted(commit.files.get(table, ()))]
 
     # --- writing ---
 
@@ -136,7 +154,7 @@ class Index:
         if folder is None:
             yield
             return
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -147,15 +165,15 @@ class Index:
             os.close(descriptor)
 
     def tidy(self, commits: Iterable[Commit]) -> None:
-        """Remove what has no commit."""
+        """Remove batches of our tables that have no commit. What else somebody keeps there is not ours."""
         kept = {f"batch={commit.batch}" for commit in commits}
-        for table in self.place.list("tables"):
+        for table in TABLES:
             for batch in self.place.list("tables", table):
-                if batch not in kept:
+                if _BATCH.fullmatch(batch) and batch not in kept:
                     self.place.remove("tables", table, batch)
 
     def commit(self, commit: Commit) -> None:
-        for table in self.place.list("tables"):
+        for table in TABLES:
             self.place.tidy("tables", table, f"batch={commit.batch}")
         self.place.write(json.dumps(asdict(commit), indent=1).encode() + b"\n", "commits", f"{commit.batch}.json")
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tdn.confined.frames import WorkFailed
 from tdn.errors import QueryError, TdnError, UsageError
 from tdn.protocol.times import parse_duration, parse_time
 from tdn.queries.compile import LANGUAGES, compile_query
@@ -18,6 +19,8 @@ _TIMES = ("created_after", "created_before", "expires_after", "expires_before")
 _DURATIONS = ("valid_at_least", "valid_at_most")
 #: Longest id. It stands in every row of the results.
 _MAX_ID = 200
+#: Characters of an error that nobody expected.
+_MOST_SAID = 200
 #: Most queries of one job: each task holds all of them, compiled.
 MOST_QUERIES = 100_000
 
@@ -39,6 +42,13 @@ class Faulty:
 
     id: str
     error: str
+
+
+def unexpected(error: BaseException) -> str:
+    """Why a query could not run that failed in a way that nobody has thought of, in a sentence. A bug of ours, which must cost the other queries nothing."""
+    # Of a traceback that another process has sent, the last line says what it was.
+    said = error.traceback.rstrip().rpartition("\n")[2] if isinstance(error, WorkFailed) else f"{type(error).__name__}: {error}"
+    return f"the query could not be evaluated, which is a fault of this build ({' '.join(said.split())[:_MOST_SAID]}); write it in another way"
 
 
 def read(lines: Iterable[str]) -> tuple[list[Asked], list[Faulty]]:
@@ -109,6 +119,10 @@ def _read(value: dict[str, Any], number: int, name: str) -> Asked:
         compile_query.__wrapped__(language, text)
     except QueryError as error:
         raise UsageError(error.message) from error
+    except (TdnError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise UsageError(unexpected(error)) from error
     return Asked(number, name, language, text, times(value))
 
 

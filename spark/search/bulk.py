@@ -8,6 +8,7 @@ compares the two over all of Unicode), and which needs no Python for each; SQL i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
@@ -16,17 +17,20 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from spark.search import budget, sql_columns
-from spark.search.asked import Asked
+from spark.search.asked import Asked, unexpected
 from spark.search.budget import Budget, Overrun, clock, keep_to, one_by_one, text_by_text
 from spark.search.clues import Clues, usable
 from spark.search.confined import Confined, portions
 from spark.search.topics import Rows, Topics
+from tdn.errors import TrustError
 from tdn.queries.compile import compile_query
 from tdn.queries.model import Anything, Clue, Query
 from tdn.queries.regex import RegexQuery
 from tdn.queries.sql import SqlQuery
 from tdn.queries.string import StringQuery
 from tdn.queries.times import ANY_TIME
+
+logger = logging.getLogger(__name__)
 
 #: A query by its number, and the rows of the topics that it found; or why it could not go on.
 Found = tuple[int, Rows | str]
@@ -37,6 +41,9 @@ _MANY = 500
 #: Instructions of a pattern beyond which it is not left to Arrow. Arrow's RE2 has more memory than ours and builds states for longer before it does without:
 #: up to 15 s for a megabyte, and no way to stop it in between. Patterns up to this size take a second at most. Nearly all are smaller: `(?i)weather/.*(oslo|bergen)` has 40.
 _MOST_INSTRUCTIONS = 100
+
+#: What is no query's fault, and stops the task: the index cannot be read, or there is no memory or disk for what is asked of it.
+_THE_MACHINES = (TrustError, OSError, MemoryError)
 
 #: Those of some rows that a query finds, or Overrun at a moment of the clock.
 _Matching = Callable[[Topics, Rows, float], Rows]
@@ -51,9 +58,14 @@ def _compiled(asked: tuple[Asked, ...]) -> tuple[list[tuple[Asked, Clue, _Matchi
         if one.text is None:
             queries.append((one, Anything(), _all))
             continue
-        # Not by `compile_query`'s memory, which holds fewer than a job may have.
-        query: Query = compile_query.__wrapped__(one.language, one.text)
-        queries.append((one, usable(query.clue), None if one.language in _CONFINED else _matching(query)))
+        try:
+            # Not by `compile_query`'s memory, which holds fewer than a job may have.
+            query: Query = compile_query.__wrapped__(one.language, one.text)
+            queries.append((one, usable(query.clue), None if one.language in _CONFINED else _matching(query)))
+        except _THE_MACHINES:
+            raise
+        except Exception as error:
+            queries.append((one, Anything(), _failing(error)))
     return queries, Clues(clue for _, clue, _ in queries)
 
 
@@ -78,22 +90,27 @@ class Bulk:
                 continue
             # No query finds a sealed topic; by its times alone it is found (T9, T14).
             admitted = is_xml if matching is None else everything if asked.text is None else is_open
-            rows = left.by(clue)
-            rows = np.flatnonzero(admitted) if rows is None else np.sort(rows[admitted[rows]])
-            # Not by identity: each task has copies.
-            if asked.times != ANY_TIME and len(rows):
-                created, expires = topics.column("created"), topics.column("expires")
-                rows = rows[[asked.times.admit(created[row], expires[row]) for row in rows.tolist()]]
-            if not len(rows):
-                continue
-            if matching is None:
-                confined.append((asked, rows))
-                continue
-            began = clock()
             try:
+                rows = left.by(clue)
+                rows = np.flatnonzero(admitted) if rows is None else np.sort(rows[admitted[rows]])
+                # Not by identity: each task has copies.
+                if asked.times != ANY_TIME and len(rows):
+                    created, expires = topics.column("created"), topics.column("expires")
+                    rows = rows[[asked.times.admit(created[row], expires[row]) for row in rows.tolist()]]
+                if not len(rows):
+                    continue
+                if matching is None:
+                    confined.append((asked, rows))
+                    continue
+                began = clock()
                 found = matching(topics, rows, began + self._here.left(asked.number))
             except Overrun:
                 yield self._give_up(asked, self._here.overrun)
+                continue
+            except _THE_MACHINES:
+                raise
+            except Exception as error:
+                yield self._failed(asked, error)
                 continue
             self._here.use(asked.number, clock() - began)
             if len(found):
@@ -120,12 +137,23 @@ class Bulk:
                 if self._beside.left(one.number) < 0:
                     yield self._give_up(one, self._beside.overrun)
                     continue
-                told, seconds = self._confined.ask(one, [documents[row] for row in some.tolist()])
+                try:
+                    told, seconds = self._confined.ask(one, [documents[row] for row in some.tolist()])
+                except _THE_MACHINES:
+                    raise
+                except Exception as error:
+                    yield self._failed(one, error)
+                    continue
                 self._beside.use(one.number, seconds)
                 if isinstance(told, str):
                     yield self._give_up(one, told)
                 elif told:
                     yield one.number, some[told]
+
+    def _failed(self, asked: Asked, error: Exception) -> Found:
+        """T38: one query stops none of the others, whatever is wrong with it, or with us."""
+        logger.info("query %s failed", asked.id, exc_info=error)
+        return self._give_up(asked, unexpected(error))
 
     def _give_up(self, asked: Asked, why: str) -> Found:
         self._given_up.add(asked.number)
@@ -141,6 +169,15 @@ def _matching(query: Query) -> _Matching:
     if isinstance(query, SqlQuery) and (by_columns := sql_columns.asks(query)) is not None:
         return by_columns
     return lambda topics, rows, until: rows[one_by_one(lambda row: query.matches(topics.subject(row)), rows.tolist(), until=until)]
+
+
+def _failing(error: Exception) -> _Matching:
+    """Of a query that could not be compiled here, although it was where the job began: a worker's stack may be less deep."""
+
+    def fail(topics: Topics, rows: Rows, until: float) -> Rows:
+        raise error
+
+    return fail
 
 
 def _all(topics: Topics, rows: Rows, until: float) -> Rows:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-from spark.search.asked import Asked
+from spark.search.asked import Asked, unexpected
 from tdn.confined import frames
 from tdn.confined.lanes import GRACE_SECONDS
-from tdn.confined.processes import Cut, Done, Ending, Raised, Terms, Worker, Workers
+from tdn.confined.processes import Cut, Done, Ending, Raised, StartFailed, Terms, Worker, Workers
 from tdn.errors import TdnError
 
 #: Time for one query over one portion of up to so many documents: one that never ends is stopped there. What it takes for all portions of a task has an end
@@ -25,6 +25,7 @@ MEMORY_BYTES = 1024**3
 OVERRUN = f"the query took longer than {SECONDS:g} s over {DOCUMENTS} documents and was stopped; make it more selective"
 MEMORY = f"the query needed more than {MEMORY_BYTES // 1024**2} MB and was stopped; make it more selective"
 DIED = "the query could not be evaluated: the process that worked on it ended; write it in another way"
+UNSTARTED = "the query could not be evaluated: the process that would have worked on it did not start ({}); look at that machine, and search again"
 
 
 class Confined:
@@ -36,6 +37,8 @@ class Confined:
         self._runner: asyncio.Runner | None = None
         self._workers: Workers | None = None
         self._staff: dict[str, Worker] = {}
+        #: Why there is no process for a language.
+        self._unstarted: dict[str, str] = {}
 
     def __enter__(self) -> Confined:
         return self
@@ -63,13 +66,18 @@ class Confined:
         if self._runner is None:
             self._runner = asyncio.Runner()
         frame = frames.encode({"job": {"language": language, "query": text, "documents": documents, "check": check}})
-        ending, seconds = self._runner.run(self._run(language, frame))
+        if language not in self._unstarted:
+            try:
+                ending, seconds = self._runner.run(self._run(language, frame))
+            except StartFailed as error:
+                # No query's fault, and the next would wait as long for the same.
+                self._unstarted[language] = UNSTARTED.format((str(error).splitlines() or [""])[0][:200])
+        if language in self._unstarted:
+            return self._unstarted[language], 0.0
         if isinstance(ending, Done):
             return ending.result["matched"], seconds
         if isinstance(ending, Raised):
-            if isinstance(ending.error, TdnError):
-                return ending.error.message, seconds
-            raise ending.error
+            return ending.error.message if isinstance(ending.error, TdnError) else unexpected(ending.error), seconds
         return {Cut.OVERRUN: OVERRUN, Cut.MEMORY: MEMORY, Cut.DIED: DIED}[ending], seconds
 
     async def _run(self, language: str, frame: bytes) -> tuple[Ending, float]:

@@ -76,38 +76,38 @@ def search(
 
     _require_new(out)
     began = time.monotonic()
-    tables = SparkTables(spark, index, index.require(roots))
-    when = standing.moment(tables, at, now)
-    who = standing.asker(tables, entity, when) if entity is not None else None
-    asked, wrong = _checked(asked)
-    with _results(out) as unfinished:
-        places = tables.frame(standing.places(tables, when, who))
-        if standing.moves(tables):
-            # Back into the order of files: each is then read by one task, once.
-            places = places.repartition("file").sortWithinPartitions("file", "row")
-        progress(f"{len(asked)} queries over the topics of record {when.seq}")
-        found = unfinished / "found"
-        told = places.mapInArrow(_asking(tuple(asked), index.place.text, str(found), form), from_arrow_schema(TOLD)).toArrow()
-        progress("results")
-        counts, failed, looked_at = _summed(told)
-        _tidied(found, told, form)
-        names = {one.number: one.id for one in asked}
-        if signed or failed:
-            _rewritten(spark, found, [names[number] for number in failed], tables, unfinished / "matches", form=form, signed=signed)
-            shutil.rmtree(found)
-        else:
-            found.rename(unfinished / "matches")
-        queries = [
-            *_told_of((*faulty, *wrong)),
-            *(
-                {"id": names[number], "matches": 0, "error": failed[number]}
-                if number in failed
-                else {"id": names[number], "matches": counts.get(number, 0)}
-                for number in names
-            ),
-        ]
-        total = sum(counts.values())
-        return _summed_up(unfinished, Searched(queries, total, looked_at, when.at, when.seq, time.monotonic() - began))
+    with closing(SparkTables(spark, index, index.require(roots))) as tables:
+        when = standing.moment(tables, at, now)
+        who = standing.asker(tables, entity, when) if entity is not None else None
+        asked, wrong = _checked(asked)
+        with _results(out) as unfinished:
+            places = tables.frame(standing.places(tables, when, who))
+            if standing.moves(tables):
+                # Back into the order of files: each is then read by one task, once.
+                places = places.repartition("file").sortWithinPartitions("file", "row")
+            progress(f"{len(asked)} queries over the topics of record {when.seq}")
+            found = unfinished / "found"
+            told = places.mapInArrow(_asking(tuple(asked), index.place.text, str(found), form), from_arrow_schema(TOLD)).toArrow()
+            progress("results")
+            counts, failed, looked_at = _summed(told)
+            _tidied(found, told, form)
+            names = {one.number: one.id for one in asked}
+            if signed or failed:
+                _rewritten(spark, found, [names[number] for number in failed], tables, unfinished / "matches", form=form, signed=signed)
+                shutil.rmtree(found)
+            else:
+                found.rename(unfinished / "matches")
+            queries = [
+                *_told_of((*faulty, *wrong)),
+                *(
+                    {"id": names[number], "matches": 0, "error": failed[number]}
+                    if number in failed
+                    else {"id": names[number], "matches": counts.get(number, 0)}
+                    for number in names
+                ),
+            ]
+            total = sum(counts.values())
+            return _summed_up(unfinished, Searched(queries, total, looked_at, when.at, when.seq, time.monotonic() - began))
 
 
 def search_nothing(
@@ -227,10 +227,10 @@ def _rewritten(spark: Any, found: Path, failed: Iterable[str], tables: SparkTabl
     from pyspark.sql.pandas.types import from_arrow_schema
 
     read = spark.read.schema(from_arrow_schema(MATCHES))
-    rows = (read.json if form == "jsonl" else read.parquet)(str(found))
+    rows = (read.json if form == "jsonl" else read.parquet)(Place(found).spark_pattern())
     names = spark.createDataFrame([(name,) for name in failed], "query string")
     rows = rows.join(F.broadcast(names), "query", "left_anti")
     if signed:
         rows = rows.join(tables.frame("SELECT uuid, advertisement FROM signed"), "uuid").select("query", "uuid", "advertisement")
     rows = rows.sortWithinPartitions("query", "uuid")
-    (rows.write.json if form == "jsonl" else rows.write.parquet)(str(to))
+    (rows.write.json if form == "jsonl" else rows.write.parquet)(Place(to).spark_name())

@@ -72,8 +72,9 @@ def _described(topics: Topics, row: int) -> dict[str, Any]:
 def _signed(tables: DuckTables, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if not found:
         return found
-    listed = ", ".join(f"'{topic['uuid']}'" for topic in found)
-    tokens = {row["uuid"]: row["advertisement"] for row in tables.rows(f"SELECT uuid, advertisement FROM signed WHERE uuid IN ({listed})")}  # noqa: S608  # UUIDs out of verified records
+    listed = ", ".join("?" for _ in found)
+    rows = tables.rows(f"SELECT uuid, advertisement FROM signed WHERE uuid IN ({listed})", [topic["uuid"] for topic in found])  # noqa: S608  # question marks
+    tokens = {row["uuid"]: row["advertisement"] for row in rows}
     return [{**topic, "advertisement": tokens[topic["uuid"]]} for topic in found]
 
 

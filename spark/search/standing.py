@@ -14,7 +14,7 @@ from spark.index.store import Commit
 from spark.search.topics import COLUMNS
 from tdn.errors import TrustError
 from tdn.protocol.access import Asker
-from tdn.protocol.names import check_id
+from tdn.protocol.names import check_id, check_uuid, is_topic
 from tdn.protocol.times import format_time, parse_time
 
 #: Names in one SQL text. Beyond it, there are several questions.
@@ -35,8 +35,13 @@ class Engine(Protocol):
 
     def rows(self, sql: str) -> list[dict[str, Any]]: ...
 
-    def overlap(self, column: str, names: Collection[str]) -> str:
-        """A condition: a list has at least one of these names in it. Of no list: unknown."""
+    def asking(self, who: Asker) -> str:
+        """A table of one row for an asker: `names`, every name that a list can mean it by, and `entity`. What somebody may choose freely, as an institution
+        its name, is never a part of a SQL text."""
+        ...
+
+    def overlap(self, one: str, other: str) -> str:
+        """A condition: two lists have at least one name in common. Of no list: unknown."""
         ...
 
 
@@ -90,12 +95,13 @@ def _standing(engine: Engine, when: Moment, who: Asker | None, columns: Sequence
     joins, conditions = [f"LEFT JOIN ({_latest('changes', when)}) c ON c.uuid = a.uuid"], [f"a.seq <= {when.seq}", _lasts(engine, when)]
     if who is not None:
         # T18: those without lists, one's own, and those whose lists admit the asker; barred wins over allowed.
+        asking = engine.asking(who)
+        names = f"(SELECT names FROM {asking})"
         admitting = (
-            f"SELECT DISTINCT access FROM access WHERE NOT {engine.overlap('deny', who.names)}"
-            f" AND (allow IS NULL OR {engine.overlap('allow', who.names)})"
+            f"SELECT DISTINCT access FROM access WHERE NOT {engine.overlap('deny', names)} AND (allow IS NULL OR {engine.overlap('allow', names)})"
         )
         joins.append(f"LEFT JOIN ({admitting}) l ON l.access = a.access")
-        conditions.append(f"(a.access IS NULL OR COALESCE(c.owner, a.creator) = '{who.entity}' OR l.access IS NOT NULL)")
+        conditions.append(f"(a.access IS NULL OR COALESCE(c.owner, a.creator) = (SELECT entity FROM {asking}) OR l.access IS NOT NULL)")
     gone = _ended_above(engine, when)
     for start in range(0, len(gone), _AT_ONCE):
         conditions.append(f"a.uuid NOT IN ({_listed(gone[start : start + _AT_ONCE])})")
@@ -121,7 +127,9 @@ def _lasts(engine: Engine, when: Moment) -> str:
 
 def _ended_above(engine: Engine, when: Moment) -> list[str]:
     """Topics whose ancestor has ended and that the log had not marked yet. Nearly always none: a subtree follows within seconds."""
-    unsettled = sorted(row["uuid"] for row in engine.rows(f"SELECT uuid FROM ({_latest('settling', when)}) s WHERE present"))
+    # By the word of a node alone. What is no topic's name has nothing below it.
+    marked = (row["uuid"] for row in engine.rows(f"SELECT uuid FROM ({_latest('settling', when)}) s WHERE present"))
+    unsettled = sorted(uuid for uuid in marked if is_topic(uuid))
     lasting = {
         row["uuid"]
         for start in range(0, len(unsettled), _AT_ONCE)
@@ -144,7 +152,7 @@ def _ended_above(engine: Engine, when: Moment) -> list[str]:
 
 
 def _listed(uuids: Collection[str]) -> str:
-    return ", ".join(f"'{uuid}'" for uuid in uuids)
+    return ", ".join(f"'{check_uuid(uuid)}'" for uuid in uuids)
 
 
 def _time(engine: Engine, moment: datetime) -> str:

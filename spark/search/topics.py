@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.index.rows import as_value
+from tdn.errors import TrustError
 from tdn.protocol import descriptor as descriptors
 from tdn.queries.model import Subject, fold
 from tdn.queries.sql_terms import Column
@@ -71,7 +72,13 @@ class Topics:
     def arrow(self, name: str) -> Any:
         found = self._arrays.get(name)
         if found is None:
-            found = self._arrays[name] = self._read(name)
+            try:
+                found = self._arrays[name] = self._read(name)
+            except (pa.ArrowInvalid, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                # Of a file whose length was right: it holds something else. Whichever query needs it first, it is not that query's fault.
+                raise TrustError(f"a file of the index is damaged; index the archive anew, into another folder: {str(error).splitlines()[0][:200]}") from None
         return found
 
     def column(self, name: str) -> list[Any]:

@@ -37,6 +37,8 @@ class Entry:
     rules: int
     first: int
     last: int
+    #: Of the first and the last record, in the broker's stream.
+    offsets: tuple[int, int]
     #: Rolling hash of the log before the segment, and up to and with it.
     before: str
     head: str
@@ -107,6 +109,7 @@ def read_entry(token: bytes, roots: TrustRoots, name: str) -> Entry:
         payload["rules"],
         payload["first"],
         payload["last"],
+        (payload["offsets"][0], payload["offsets"][1]),
         payload["before"],
         payload["head"],
         payload["file"],

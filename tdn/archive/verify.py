@@ -53,9 +53,15 @@ def verify(
                 head = next_head(head, record.raw)
                 if record.seq != expected or record.head != head:
                     raise TrustError(f"segment {entry.file}: record {expected} is not the one that the log has there")
+                if records and record.offset <= records[-1].offset:
+                    raise TrustError(
+                        f"segment {entry.file}: record {expected} has offset {record.offset} in the broker's stream, and the one before it {records[-1].offset}"
+                    )
                 records.append(record)
             if len(records) != entry.last - entry.first + 1 or head != entry.head:
                 raise TrustError(f"segment {entry.file} does not hold records {entry.first} to {entry.last}")
+            if (records[0].offset, records[-1].offset) != entry.offsets:
+                raise TrustError(f"segment {entry.file} does not begin and end at the offsets that its entry names")
             if judge:
                 require_rules(entry)
                 _judge(view, records, entry, lambda done: progress(done, last))

@@ -107,7 +107,14 @@ def progress_line() -> Callable[[int, int], None]:
     if not sys.stderr.isatty():
         return lambda done, last: None
 
+    shown: tuple[int, int] | None = None
+
     def show(done: int, last: int) -> None:
+        nonlocal shown
+        if (done, last) == shown:
+            # The last line was ended.
+            return
+        shown = done, last
         print(f"\r{done} of {last} records", end="\n" if done >= last else "", file=sys.stderr, flush=True)
 
     return show

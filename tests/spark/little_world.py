@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from granting import Granting
 from little_network import DAY, HOUR, MINUTE, SECOND
@@ -118,6 +119,25 @@ class World:
         return id(self)
 
 
+def _ended_with_grants(log: Granting, long: dict[str, Any]) -> dict[str, str]:
+    """Grants on topics that were withdrawn, by how they stood: the log has all of them as live."""
+    at = long["at"]
+    grants: dict[str, str] = {}
+    for name, keep_grants in (("lapsed", False), ("kept on", True)):
+        topic = log.advertised("kim", descriptor=descriptors.path(f"ended/{name}"), **long)
+        grants[name] = log.gave("kim", "bob", topic, "subscribe", at=at)
+        log.hand_over("kim", topic, "lee", keep_grants=keep_grants, at=at)
+        assert log.put("withdraw", log.net.withdraw(log.net.entity("lee"), topic, at=at), at=at).status == "accepted"
+    for name, above in (("passed on", "its parent"), ("cut off", "its revoked parent")):
+        topic = log.advertised("kim", descriptor=descriptors.path(f"ended/{name}"), **long)
+        grants[above] = log.gave("kim", "lee", topic, "subscribe", at=at, delegable=True)
+        grants[name] = log.passed("lee", "bob", grants[above], at=at)
+        if name == "cut off":
+            assert log.retract("kim", grants[above], at=at).status == "accepted"
+        assert log.put("withdraw", log.net.withdraw(log.net.entity("kim"), topic, at=at), at=at).status == "accepted"
+    return grants
+
+
 def make_world(folder: Path, topics: int = 90) -> World:
     population = populate("spark", topics, extra=ODD)
     log = Granting(population.net)
@@ -155,6 +175,7 @@ def make_world(folder: Path, topics: int = 90) -> World:
     moments["handed over"] = at + SECOND
     log.tick(at + MINUTE)
     at += MINUTE
+    ended = _ended_with_grants(log, long | {"at": at})
     held = log.gave("kim", "lee", wide, "subscribe", at=at)
     assert log.put("withdraw", net.withdraw(net.entity("kim"), wide, at=at), at=at).status == "accepted"
     assert log.state.get("pending", "topics") is not None, "some children are still to follow"
@@ -167,5 +188,6 @@ def make_world(folder: Path, topics: int = 90) -> World:
     moments["at the end"] = at + 4 * MINUTE
     world = World(population, log, folder, moments, children)
     world.topics |= {"root": root, "inner": inner, "leaf": leaf, "wide": wide, "given": given, "kept": kept, "collection": collection, "grant": short, "held": held}
+    world.topics |= ended
     world.export(world.archive)
     return world

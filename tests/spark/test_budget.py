@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -14,8 +14,11 @@ from spark.search import budget, bulk
 from spark.search import topics as topics_module
 from spark.search.asked import Asked
 from spark.search.bulk import Bulk
-from spark.search.confined import DOCUMENTS, Confined
+from spark.search.confined import DOCUMENTS, OVERRUN, Confined
 from spark.search.topics import COLUMNS, Topics
+from tdn.confined.frames import WorkFailed
+from tdn.confined.processes import Cut, Done, Ending, Raised, StartFailed
+from tdn.errors import TrustError
 from tdn.queries.model import indexed_text
 from tdn.queries.regex import compile_regex
 
@@ -59,6 +62,13 @@ def told(queries: Sequence[Asked], batches: Sequence[Topics], confined: Any = No
             else:
                 counts[number] += len(found)
     return counts, given_up
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    """A test may have compiled queries otherwise."""
+    yield
+    bulk._compiled.cache_clear()
 
 
 @pytest.fixture
@@ -137,3 +147,94 @@ def test_slices_are_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [text for part in batch.slices for text in part.to_pylist()] == batch.column("path")
         assert all(len(before) for before, _ in pairwise([*batch.slices, batch.slices[-1]]))
         assert max(len(part) for part in batch.slices) <= 101
+
+
+# --- what nobody has thought of ---
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, error: Exception, *, compiling: bool = False) -> None:
+    """The string query `boom` fails so."""
+    real = bulk._matching
+
+    def matching(query: Any) -> Any:
+        if getattr(query, "words", None) != ("boom",):
+            return real(query)
+        if compiling:
+            raise error
+        return bulk._failing(error)
+
+    monkeypatch.setattr(bulk, "_matching", matching)
+    bulk._compiled.cache_clear()
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize("error", [RecursionError("too\ndeep"), KeyError("a" * 10_000), AssertionError(), ValueError("x")])
+def test_a_query_that_fails_as_nobody_expects(monkeypatch: pytest.MonkeyPatch, error: Exception, compiling: bool) -> None:
+    """T38: has that as its error, in a bounded sentence; the others have their answers."""
+    broken(monkeypatch, error, compiling=compiling)
+    counts, given_up = told(asked(("regex", "a"), ("string", "boom"), ("sql", "owner = 'owner 1'")), [topics("path", ["boom/a"] * 3)] * 2)
+    assert counts == {0: 6, 1: 0, 2: 2}
+    assert given_up.keys() == {1}
+    assert type(error).__name__ in given_up[1]
+    assert "a fault of this build" in given_up[1]
+    assert len(given_up[1]) < 400
+    assert "\n" not in given_up[1]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device"), pa.ArrowMemoryError("malloc failed"), TrustError("damaged")])
+def test_what_is_the_machines_is_no_querys(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    broken(monkeypatch, error)
+    with pytest.raises(type(error)):
+        told(asked(("regex", "a"), ("string", "boom")), [topics("path", ["boom/a"])])
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid("Unexpected end of stream"), OSError("Corrupt zstd data")])
+def test_a_damaged_file_is_no_querys(error: Exception) -> None:
+    def read(name: str) -> Any:
+        if name == "path":
+            raise error
+        return whole.arrow(name)
+
+    whole = topics("path", ["a"])
+    with pytest.raises(TrustError, match=r"a file of the index is damaged; .*(end of stream|zstd)"):
+        told(asked(("sql", "path = 'a' OR owner = 'b'"), ("regex", "a")), [Topics(read, 1, 1)])
+
+
+class Odd(Confined):
+    """Whose processes do not come to the end that somebody thought of."""
+
+    def __init__(self, *, start: Exception | None = None) -> None:
+        super().__init__()
+        self.start = start
+        self.tried = 0
+
+    async def _run(self, language: str, frame: bytes) -> tuple[Ending, float]:
+        self.tried += 1
+        if self.start is not None and language == "xpath":
+            raise self.start
+        if b"//boom" in frame:
+            return Raised(WorkFailed("Traceback (most recent call last):\n  File x\nRecursionError: maximum recursion depth exceeded\n")), 0.1
+        return (Cut.OVERRUN, 0.1) if b"//slow" in frame else (Done({"matched": [0]}, []), 0.1)
+
+
+def test_an_xpath_that_fails_as_nobody_expects() -> None:
+    documents = [topics("xml", ["<a><boom/><slow/></a>", "<b/>"])] * 2
+    with Odd() as confined:
+        counts, given_up = told(asked(("xpath", "//boom"), ("xpath", "//a"), ("xpath", "//slow"), ("regex", "a")), documents, confined)
+        assert confined.check(asked(("xpath", "//boom"))[0]) == given_up[0]
+    assert counts == {0: 0, 1: 2, 2: 0, 3: 2}
+    assert given_up[2] == OVERRUN
+    assert "RecursionError: maximum recursion depth exceeded" in given_up[0]
+    assert "Traceback" not in given_up[0]
+
+
+def test_a_process_that_does_not_start() -> None:
+    """Each query of its language says so, and it is tried once: a start that never comes takes a minute. Others go on."""
+    documents = [topics("xml", ["<a/>", "<b/>"])] * 2
+    queries = asked(("xpath", "//a"), ("xpath", "//b"), ("xquery", "//a"), ("regex", "a"))
+    with Odd(start=StartFailed("it cannot be loaded: no such module\nand more")) as confined:
+        counts, given_up = told(queries, documents, confined)
+    assert counts == {0: 0, 1: 0, 2: 2, 3: 2}
+    assert given_up.keys() == {0, 1}
+    assert all("did not start (it cannot be loaded: no such module)" in why for why in given_up.values())
+    assert confined.tried == 3

@@ -70,3 +70,11 @@ def test_a_file_that_spark_cannot_read(spark: Any, tmp_path: Any) -> None:
     (tmp_path / "part.parquet").write_bytes(b"PAR1 and nothing of it PAR1")
     with pytest.raises(TrustError, match="index the archive anew"), session.explaining():
         spark.read.schema("a INT").parquet(str(tmp_path)).collect()
+
+
+def test_what_a_task_finds_damaged_is_told_so() -> None:
+    """Tasks read files by themselves: what they say of one comes with a traceback of theirs."""
+    raised = Exception("Job aborted.\nTraceback (most recent call last):\n  File x\ntdn.errors.TrustError: a file of the index is damaged; index the archive anew\n")
+    found = session.explained(raised)
+    assert isinstance(found, TrustError)
+    assert found.message == "a file of the index is damaged; index the archive anew"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -10,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +27,7 @@ from tdn.archive.segments import ArchivedRecord
 from tdn.archive.verify import verify
 from tdn.errors import Absent, LogDiverged, TdnError, TrustError, UnknownRules, UsageError
 from tdn.rules.state import EMPTY_HEAD
+from tdn.sample import log
 from tdn.sample.archive import write_archive
 from tdn.sample.network import SampleNetwork
 from tdn.store.view import View
@@ -230,7 +233,7 @@ def _signed(made: Exporting, entry: Entry) -> bytes:
         rules=entry.rules,
         first=entry.first,
         last=entry.last,
-        offsets=(0, 0),
+        offsets=entry.offsets,
         before=entry.before,
         head=entry.head,
         sha256=entry.sha256,
@@ -277,6 +280,46 @@ def test_a_segment_that_a_node_signed_and_that_is_wrong(made: Exporting, what: s
         verify(made.archive, made.roots)
     if what in ("effects", "status"):
         assert verify(made.archive, made.roots, judge=False).judged is False
+
+
+@pytest.mark.parametrize("what", ["alike", "fallen", "shifted", "the first", "the last", "the entry's"])
+def test_offsets_that_do_not_rise_or_are_not_the_entrys(made: Exporting, what: str) -> None:
+    """Nobody signs them but the node that exported; what can be seen from them is looked at, also by --quick."""
+    made.apply()
+    made.export()
+    entry = made.entries[1]
+    assert entry.offsets == (made.logged()[entry.first - 1].offset, made.logged()[entry.last - 1].offset)
+
+    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if what == "alike":
+            rows[3]["offset"] = rows[4]["offset"]
+        elif what == "fallen":
+            rows[3]["offset"], rows[4]["offset"] = rows[4]["offset"], rows[3]["offset"]
+        elif what in ("shifted", "the first"):
+            for row in rows if what == "shifted" else rows[:1]:
+                row["offset"] -= 1
+        elif what == "the last":
+            rows[-1]["offset"] += 1
+        return rows
+
+    if what == "the entry's":
+        first, last = entry.offsets
+        (made.archive.manifest / manifest.entry_name(entry.first)).write_bytes(_signed(made, replace(entry, offsets=(first, last + 1))))
+    else:
+        _rewrite(made, change, sign_anew=True)
+    for judging in (False, True):
+        with pytest.raises(TrustError, match=r"has offset .*, and the one before it|at the offsets that its entry names"):
+            verify(made.archive, made.roots, judge=judging)
+
+
+def test_a_segment_ends_where_offsets_begin_again(made: Exporting) -> None:
+    """A store that is in the middle of taking over the offsets of a log that was put back has some of either."""
+    made.apply()
+    with closing(sqlite3.connect(made.store)) as db, db:
+        db.execute("UPDATE records SET offset = offset + 1000 WHERE seq <= 20")
+    made.export()
+    assert [entry.last for entry in made.entries][:3] == [16, 20, 36]
+    assert verify(made.archive, made.roots).records == len(made.logged())
 
 
 def test_moments_that_nobody_has_and_unknown_rules(made: Exporting) -> None:
@@ -396,6 +439,25 @@ def test_the_sample_as_an_archive(tmp_path: Path) -> None:
     found = verify(Archive(tmp_path), network.node("n1").roots)
     assert found.records == entries[-1].last > 240
     assert found.network == network.id
+
+
+def test_processes_share_the_sample_and_its_archive_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More topics than one process makes at a time, in more than one segment: every record once and in its place, whoever signed it."""
+    monkeypatch.setattr(segments, "MOST_RECORDS", 700)
+    count = log._AT_ONCE + 20
+    network = SampleNetwork.found(3, datetime.now(UTC) - timedelta(hours=15))
+    did: dict[int, list[tuple[object, ...]]] = {}
+    for processes in (1, 2):
+        archive = Archive(tmp_path / str(processes))
+        entries = write_archive(archive.folder, 3, count, network=network, processes=processes)
+        assert len(entries) > 1
+        records = [record for entry in entries for record in segments.read(archive.require_file(entry))]
+        assert [(record.seq, record.offset) for record in records] == [(number + 1, number) for number in range(len(records))]
+        written = [[(space, key) for space, key, _ in json.loads(record.effects or "[]") if space == "topic"] for record in records]
+        did[processes] = [(record.kind, record.status, record.at, *wrote) for record, wrote in zip(records, written, strict=True)]
+        assert sum(map(len, written)) == count
+    assert did[1] == did[2]
+    assert verify(archive, network.node("n1").roots).records == len(did[2])
 
 
 def test_every_error_is_ours(made: Exporting) -> None:
