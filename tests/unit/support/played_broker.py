@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pika
+
 from tdn.bus.connection import Channel
 
 
@@ -15,7 +17,8 @@ class PlayedChannel:
     def __init__(self) -> None:
         self.is_open = True
         self.sent: list[bytes] = []
-        self.confirmed: Callable[[Any], None]
+        self.confirmed: Callable[[Any], None] | None = None
+        self.deliver: Callable[..., None] | None = None
 
     def add_on_close_callback(self, told: Callable[..., None]) -> None:
         self.closed = told
@@ -46,7 +49,15 @@ class PlayedChannel:
     def close(self) -> None:
         self.is_open = False
 
+    def delivers(self, login: object, body: bytes) -> None:
+        """A message of somebody for whom the broker vouches; on a channel that is closed nothing comes any more."""
+        if self.is_open:
+            assert self.deliver is not None
+            method = SimpleNamespace(delivery_tag=1, routing_key="", redelivered=False, exchange="")
+            self.deliver(self, method, pika.BasicProperties(user_id=str(login)), body)
+
     def says(self, method: type[Any], tag: int, *, multiple: bool = False) -> None:
+        assert self.confirmed is not None
         self.confirmed(SimpleNamespace(method=method(delivery_tag=tag, multiple=multiple)))
 
 
