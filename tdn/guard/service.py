@@ -99,7 +99,8 @@ class Guard:
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: When the last word was given to the broker, and when the last one that it has confirmed.
         self._said = self._confirmed = float("-inf")
-        #: Words given to the broker, by this process.
+        #: When this process began, in nanoseconds, and the number of its last word: whoever hears a word knows which ones were said before.
+        self._began = time.time_ns()
         self._given = 0
         self._news = asyncio.Event()
         self._doubting: asyncio.Task[None] | None = None
@@ -290,7 +291,8 @@ class Guard:
             words = await self._channel(names.GUARDS)
             said = time.monotonic()
             number = self._given = self._given + 1
-            body = json.dumps({"applied": self._done, **what, **self._store_word(), **self._others.word()}).encode()
+            place = {"applied": self._done, "word": [self._began, number]}
+            body = json.dumps({**place, **what, **self._store_word(), **self._others.word()}).encode()
             confirmed = words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
             self._said = said
             await confirmed

@@ -339,7 +339,9 @@ class Node:
     async def _tick(self, work: Changes) -> None:
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
+            silent = self._guards.silent()
             await work.append("tick", None)
+            self._guards.note_appended(silent, self.replica.position[0])
 
 
 async def _result(future: asyncio.Future[Any]) -> Any:

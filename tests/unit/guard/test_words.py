@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +94,23 @@ async def test_the_broker_that_hung_is_declared_dead(guard: Guard, broker: Playe
     assert await asyncio.gather(*words) == [True] * 3
     assert all(seen)
     assert guard.sure
+
+
+async def test_words_are_numbered(guard: Guard, broker: PlayedConnection, net: LittleNetwork, tmp_path: Path) -> None:
+    """In the order in which they leave, also when they are said again; and those of the next process are others."""
+    words = await said(guard, broker, 3)
+    broker.opened[0].says(pika.spec.Basic.Nack, 3, multiple=True)
+    await until(lambda: len(broker.opened) == 2 and len(broker.opened[1].sent) == 3, "the words to be said again")
+    broker.opened[1].says(pika.spec.Basic.Ack, 3, multiple=True)
+    await asyncio.gather(*words)
+    numbers = [json.loads(body)["word"] for channel in broker.opened for body in channel.sent]
+    assert numbers == [[numbers[0][0], number] for number in range(1, 7)]
+    assert 0 <= time.time_ns() - numbers[0][0] < 60e9
+    following = Guard(net.guard("g1"), replace(guard._settings, store=tmp_path / "other" / "store.sqlite"))
+    assert following._began > guard._began
+    following.replica.close()
+    following._audit.close()
+    following._memory.close()
 
 
 async def test_words_that_are_refused_again(guard: Guard, broker: PlayedConnection) -> None:
