@@ -3,6 +3,7 @@
     TdnError
       UsageError          the command or call was wrong; nothing was sent
       BrokerUnavailable   could not reach or use RabbitMQ
+        NotTaken          it has refused a message, in all or in one of the queues that it was for
       NoNodeAnswered      nobody answered in time
       TrustError          a signature, chain, audience or lifetime is wrong
         LoginRefused      the broker's guard does not let this key in, or not yet
@@ -55,6 +56,10 @@ class UsageError(TdnError):
 class BrokerUnavailable(TdnError):
     word = "unreachable"
     exit_code = 3
+
+
+class NotTaken(BrokerUnavailable):
+    pass
 
 
 class NoNodeAnswered(TdnError):

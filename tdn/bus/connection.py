@@ -25,7 +25,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflow, AMQPConnectionWorkflowAborted, AMQPConnectorException
 from pika.credentials import ExternalCredentials
 
-from tdn.errors import BrokerUnavailable, LoginRefused, Refused, TdnError, TrustError
+from tdn.errors import BrokerUnavailable, LoginRefused, NotTaken, Refused, TdnError, TrustError
 from tdn.trust.credentials import Credentials
 
 logger = logging.getLogger(__name__)
@@ -582,6 +582,8 @@ class Channel:
                 done.set_result(None)
             else:
                 done.set_exception(_not_taken())
+            # Retrieved, as in `end`.
+            done.exception()
         if not taken:
             # On a channel whose first message to a quorum queue came while that had no leader, RabbitMQ (3.10.8) takes no message to it ever again. The
             # next channel begins anew, also when nobody waits for this message any more.
@@ -607,8 +609,8 @@ class Channel:
         self._unconfirmed.clear()
 
 
-def _not_taken() -> BrokerUnavailable:
-    return BrokerUnavailable("the broker did not take the message; it is full or in trouble")
+def _not_taken() -> NotTaken:
+    return NotTaken("the broker did not take the message; it is full or in trouble")
 
 
 def _unanswered() -> BrokerUnavailable:

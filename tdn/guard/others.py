@@ -69,11 +69,15 @@ class Others:
         self._broker: str | None = None
         self._heard_by: Channel | None = None
         self._known: dict[str, _Other] = {}
+        #: The last word of each that was heard: of which process of it, and its number there.
+        self._last: dict[str, list[int]] = {}
 
     def word(self) -> dict[str, object]:
         """What is said of it to the others, and to the nodes."""
         said: dict[str, object] = {} if self._broker is None else {"broker": self._broker}
-        cleared = sorted(name for name, other in self._known.items() if other.cleared)
+        # With its last word before the closing: none of them came after it. A node that has heard a later one, or heard it while this guard's own words
+        # were on their way, knows that what it allowed since is still open.
+        cleared = {name: self._last.get(name) for name, other in sorted(self._known.items()) if other.cleared}
         return {**said, "cleared": cleared} if cleared and self._hears else said
 
     def hear(self, delivery: Delivery) -> None:
@@ -84,7 +88,10 @@ class Others:
         try:
             word = json.loads(delivery.body)
             broker, applied = word.get("broker"), word.get("applied")
-        except (ValueError, AttributeError) as error:
+            if "word" in word:
+                start, number = map(int, word["word"])
+                self._last[name.id] = [start, number]
+        except (ValueError, AttributeError, TypeError, OverflowError) as error:
             logger.warning("a word of guard %s cannot be read: %s", name.id, error)
             broker = applied = None
         self._known[name.id] = _Other(

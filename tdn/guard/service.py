@@ -13,14 +13,14 @@ import json
 import logging
 import time
 from base64 import b64encode
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tdn.bus.connection import CUT_OFF, Channel, Connection
-from tdn.errors import BrokerUnavailable, LogDiverged, TdnError, TrustError, UnknownRules
+from tdn.errors import BrokerUnavailable, LogDiverged, NotTaken, TdnError, TrustError, UnknownRules
 from tdn.guard import others, trim_policy
 from tdn.guard.answering import Answering
 from tdn.guard.audit import AUDIT_FILE, Audit, Entry
@@ -95,9 +95,13 @@ class Guard:
         self._missed_logins: dict[str, str] = {}
         self._connection: Connection | None = None
         self._channels: dict[str, Channel] = {}
-        self._opening = asyncio.Lock()
+        #: One for each exchange: what is asked of most brokers does not wait while the channel for words is made anew.
+        self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: When the last word was given to the broker, and when the last one that it has confirmed.
         self._said = self._confirmed = float("-inf")
+        #: When this process began, in nanoseconds, and the number of its last word: whoever hears a word knows which ones were said before.
+        self._began = time.time_ns()
+        self._given = 0
         self._news = asyncio.Event()
         self._doubting: asyncio.Task[None] | None = None
         #: Whether it knows whom it has allowed what.
@@ -158,6 +162,8 @@ class Guard:
             return {**told, "reason": "it is not connected to the broker"}
         if not self._following:
             return {**told, "reason": "it has not read all of the log"}
+        if self._said < self._confirmed:
+            return {**told, "reason": f"the broker has taken no word of it for {LEASE_SECONDS:.0f} s"}
         return {**told, "reason": f"the broker has confirmed nothing for {LEASE_SECONDS:.0f} s"}
 
     @property
@@ -188,9 +194,10 @@ class Guard:
                 for task in done:
                     task.result()
             finally:
-                for task in [*tasks, *self._settling]:
+                begun = [*tasks, *self._settling, *([self._doubting] if self._doubting is not None else [])]
+                for task in begun:
                     task.cancel()
-                await asyncio.gather(*tasks, *self._settling, return_exceptions=True)
+                await asyncio.gather(*begun, return_exceptions=True)
                 await runner.cleanup()
                 self.replica.close()
                 self._audit.close()
@@ -269,25 +276,40 @@ class Guard:
 
     async def _say(self, what: Mapping[str, object]) -> bool:
         """A word to the nodes: up to which record this guard is done with the log, and what it has ended for one. Whether the broker has it."""
-        said = time.monotonic()
-        body = json.dumps({"applied": self._done, **what, **self._store_word(), **self._others.word()}).encode()
         try:
             async with asyncio.timeout(LEASE_SECONDS):
-                words = await self._channel(names.GUARDS)
-                confirmed = words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
-                self._said = said
-                await confirmed
+                try:
+                    await self._give(what)
+                except NotTaken:
+                    await self._give(what, again=True)
         except TdnError:
-            # Where there is no such exchange nobody hears it.
-            self._said = float("-inf")
             return False
         except TimeoutError:
             self._doubt()
             return False
+        return True
+
+    async def _give(self, what: Mapping[str, object], *, again: bool = False) -> None:
+        """Give the broker a word; return when it has confirmed it."""
+        number = self._given
+        try:
+            words = await self._channel(names.GUARDS)
+            said = time.monotonic()
+            number = self._given = self._given + 1
+            place = {"applied": self._done, "word": [self._began, number]}
+            body = json.dumps({**place, **what, **self._store_word(), **self._others.word()}).encode()
+            confirmed = words.publish(names.GUARDS, "", body, login=str(self._credentials.identity.name))
+            self._said = said
+            await confirmed
+        except TdnError as error:
+            # Where there is no such exchange nobody hears it. Refused are all words of the last seconds at once, as soon as a broker that hung with a queue
+            # for them is declared dead: these are said again and count meanwhile, or all guards would be unsure at the same moment.
+            if (again or not isinstance(error, NotTaken)) and number == self._given:
+                self._said = float("-inf")
+            raise
         if not self._several:
             # From the moment before it was sent: the broker had it no earlier.
             self._confirmed = max(said, self._confirmed)
-        return True
 
     def _doubt(self) -> None:
         """A connection that was lost without a word shows it by heartbeats only after half a minute, in which this guard would be sure of nothing."""
@@ -322,17 +344,17 @@ class Guard:
         """Of several brokers, most must confirm that this guard is with them: one that was cut off from the others with its guard would
         confirm whatever it is told, for as long as it takes it to notice."""
         while True:
-            asked = time.monotonic()
             with contextlib.suppress(TdnError, TimeoutError):
                 async with asyncio.timeout(LEASE_SECONDS):
                     channel = await self._channel(names.MAJORITY)
+                    asked = time.monotonic()
                     await channel.publish(names.MAJORITY, "", b"", persistent=True)
                 self._confirmed = asked
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _channel(self, exchange: str) -> Channel:
         """The channel for what is said on one exchange: before the first node has made that, the broker closes the channel."""
-        async with self._opening:
+        async with self._opening[exchange]:
             channel = self._channels.get(exchange)
             if channel is None or channel.closed.done():
                 channel = self._channels[exchange] = await self._new_channel(confirms=True)

@@ -18,7 +18,7 @@ from datetime import timedelta
 from tdn.bus import topology
 from tdn.bus.connection import Channel, Connection, Delivery
 from tdn.bus.log import Appender
-from tdn.errors import BrokerUnavailable, LogDiverged
+from tdn.errors import BrokerUnavailable, LogDiverged, TdnError
 from tdn.node.heads import Go, Pass, Restore, Stop, Wait, Word, next_step, read_body, read_word
 from tdn.protocol import names
 from tdn.protocol.names import Name, Role
@@ -63,14 +63,16 @@ class Comparing:
     def __init__(
         self,
         connection: Connection,
-        channel: Channel,
+        speaking: Channel,
         replica: Replica,
         name: Name,
         wait_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
-        self._channel = channel
+        self._speaking = speaking
+        #: Fails when it hears nobody any more, or nobody hears it.
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._replica = replica
         self._name = name
         self._wait_seconds = wait_seconds
@@ -82,12 +84,27 @@ class Comparing:
 
     @classmethod
     async def open(cls, connection: Connection, replica: Replica, name: Name, *, wait_seconds: float) -> Comparing:
-        """Listen from now on: what others say while this node still reads the log counts too."""
-        channel = await connection.channel(confirms=True)
-        comparing = cls(connection, channel, replica, name, wait_seconds)
-        queue = await topology.declare_heads_queue(channel, name.id)
-        await channel.consume(queue, comparing.hear, no_ack=True)
+        """Listen from now on: what others say while this node still reads the log counts too.
+
+        Nothing is confirmed here: a word that did not get out is said again half a second later. And RabbitMQ refuses words whenever a broker with
+        somebody's queue for them has hung and is declared dead, which would end the channel.
+        """
+        listening, speaking = await connection.channel(), await connection.channel()
+        comparing = cls(connection, speaking, replica, name, wait_seconds)
+        for channel in (listening, speaking):
+            channel.closed.add_done_callback(lambda closed: comparing._break(closed.result()))
+        listening.on_cancelled(lambda: comparing._break(BrokerUnavailable("the broker ended what this node hears the others by")))
+        queue = await topology.declare_heads_queue(listening, name.id)
+        await listening.consume(queue, comparing.hear, no_ack=True)
         return comparing
+
+    def _break(self, error: TdnError) -> None:
+        """Who hears nobody would go on as if nobody were there, or leave newcomers without an answer: rather connect anew."""
+        if not self.broken.done():
+            self.broken.set_exception(error)
+            # Whoever waits for it is told; when nobody does, the node is stopping.
+            self.broken.exception()
+        self._news.set()
 
     def hear(self, delivery: Delivery) -> None:
         """The broker vouches for who wrote it: it lets nobody name another's login, and the guards let only nodes and guards write here."""
@@ -118,12 +135,14 @@ class Comparing:
         self._news.set()
 
     async def settle(self, awaited: Callable[[], frozenset[str]]) -> None:
-        """Return when this node may append; LogDiverged when stores disagree."""
+        """Return when this node may append; LogDiverged when stores disagree, BrokerUnavailable when they cannot be compared."""
         deadline = self._clock() + self._wait_seconds
         seen, moved = (-1, -1), self._clock()
         told = ""
         while True:
             self._news.clear()
+            if self.broken.done():
+                self.broken.result()
             self._say()
             fresh = [word for at, word in self._heard.values() if self._clock() - at < _FRESH_SECONDS]
             silent = awaited() - {self._name.principal} - {word.who for word in fresh}
@@ -136,7 +155,7 @@ class Comparing:
                     self._publish(self._mine())
                     return
                 case Stop(why):
-                    await self._publish(self._mine(torn=True))
+                    await self._say_for_certain(self._mine(torn=True))
                     raise LogDiverged(
                         f"{why}; nobody appends before an operator has chosen: see docs/operations.md, When a process stops by itself"
                     )
@@ -167,10 +186,15 @@ class Comparing:
         if self._mine() != before or self._clock() - at >= _SAY_SECONDS:
             self._publish(self._mine())
 
-    def _publish(self, word: Word) -> asyncio.Future[None]:
+    def _publish(self, word: Word) -> None:
         self._said = (self._clock(), word)
-        body = json.dumps(word.as_object()).encode()
-        return self._channel.publish(names.HEADS, "", body, login=str(self._name))
+        self._put(self._speaking, word)
+
+    async def _say_for_certain(self, word: Word) -> None:
+        await self._put(await self._connection.channel(confirms=True), word)
+
+    def _put(self, channel: Channel, word: Word) -> asyncio.Future[None]:
+        return channel.publish(names.HEADS, "", json.dumps(word.as_object()).encode(), login=str(self._name))
 
     # --- putting back ---
 

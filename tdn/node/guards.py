@@ -2,7 +2,8 @@
 
 A guard says a word twice a second. While the broker does not confirm them, it allows nothing new; what it allowed before, its broker goes on
 remembering. So one that has been silent for long enough is *fenced* as soon as another guard has said that it closed what the silent one left behind
-(`tdn.guard.others`): whatever it missed, it lets nobody do.
+(`tdn.guard.others`): whatever it missed, it lets nobody do. That word may have been on its way for long, and the silent one may have been back meanwhile:
+it counts when it follows the last that was heard of the silent one, not when it comes after it.
 """
 
 from __future__ import annotations
@@ -28,16 +29,38 @@ logger = logging.getLogger(__name__)
 SILENT_SECONDS = 6.0
 #: Records whose ends are remembered, of every guard.
 _REMEMBERED = 10_000
+#: Processes of one guard that are told apart, on one connection.
+_PROCESSES = 100
 
 
 @dataclass(slots=True)
 class _Guard:
     heard: float
     applied: int = 0
-    #: Silent guards that it has closed everything behind, by its last word.
-    cleared: frozenset[str] = frozenset()
+    #: Silent guards that it has closed everything behind, by its last word, with the last word of each that it had heard before.
+    cleared: Mapping[str, tuple[int, int] | None] = field(default_factory=dict)
+    #: The record up to which it had read the log when it said that.
+    read: int = 0
+    #: The number of the last word of each of its processes, by when that began, in the order in which they were heard; on this connection.
+    words: dict[int, int] = field(default_factory=dict)
     #: What was ended for a record, by its number.
     ended: OrderedDict[int, Mapping[str, Any]] = field(default_factory=OrderedDict)
+
+    def note(self, start: int, number: int) -> bool:
+        """Whether this word is later than all that was heard of the same process."""
+        before = self.words.get(start)
+        self.words[start] = number if before is None else max(before, number)
+        if len(self.words) > _PROCESSES:
+            del self.words[next(iter(self.words))]
+        return before is None or number > before
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """The last of its words; None when one cannot say, because its clock was set back, or words of a process come after those of the next."""
+        if not self.words:
+            return None
+        start = next(reversed(self.words))
+        return (start, self.words[start]) if start == max(self.words) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +81,15 @@ class Guards:
         self._news = asyncio.Event()
         #: Guards that were never heard of get their chance from here on.
         self._since = clock()
+        #: Of guards that are silent: a record that this node has appended since they are.
+        self._silent_at: dict[str, int] = {}
 
     async def listen(self, channel: Channel, node_id: str) -> None:
         self._since = self._clock()
+        # What was said between two connections was not heard: a later word may have been among it.
+        self._silent_at.clear()
+        for guard in self._known.values():
+            guard.words.clear()
         queue = await topology.declare_guards_queue(channel, node_id)
         await channel.consume(queue, self.hear, no_ack=True)
 
@@ -73,16 +102,30 @@ class Guards:
             word = json.loads(delivery.body)
             guard = self._known.setdefault(name.id, _Guard(self._clock()))
             guard.heard = self._clock()
+            self._silent_at.pop(name.id, None)
             guard.applied = max(guard.applied, int(word["applied"]))
-            guard.cleared = frozenset(map(str, word.get("cleared", ())))
+            start, number = _read_mark(word.get("word", (0, 0)))
+            read, cleared = int(word["store"]["log"]) if "store" in word else 0, _read_cleared(word.get("cleared", {}))
+            if guard.note(start, number) or not start:
+                guard.read, guard.cleared = read, cleared
             for one in ([word] if "seq" in word else []) + word.get("ended", []):
                 guard.ended.setdefault(int(one["seq"]), one["cut"])
                 if len(guard.ended) > _REMEMBERED:
                     guard.ended.popitem(last=False)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning("a word of guard %s cannot be read: %s", name.id, error)
         self._news.set()
         self._news = asyncio.Event()
+
+    def silent(self) -> dict[str, float]:
+        """Guards that are silent, and when each was last heard."""
+        return {name: self._heard(name) for name in self._enrolled() if self._is_silent(name)}
+
+    def note_appended(self, silent: Mapping[str, float], seq: int) -> None:
+        """This node has appended a record, and before it began to, these were silent: who has read the record speaks after that."""
+        for name, heard in silent.items():
+            if self._heard(name) == heard:
+                self._silent_at.setdefault(name, seq)
 
     def standing(self) -> dict[str, int]:
         """How many guards are heard, and how many allow nothing because they are silent."""
@@ -138,7 +181,16 @@ class Guards:
             return False
         late = self._heard(name) + SILENT_SECONDS
         others = [self._known[other] for other in self._enrolled() if other in self._known]
-        return any(name in other.cleared and other.heard > late for other in others)
+        return any(name in other.cleared and other.heard > late and self._follows(other, name) for other in others)
+
+    def _follows(self, other: _Guard, name: str) -> bool:
+        """Whether a guard closed what the silent one left behind after that one's last word. Either it had heard all of them that this node has heard; or it
+        says so having read a record that this node appended when the other was silent, which also holds for one of which no word is known."""
+        closed_after = other.cleared[name]
+        last = self._known[name].last if name in self._known else None
+        if last is not None and closed_after is not None and closed_after[0] == last[0] and closed_after[1] >= last[1]:
+            return True
+        return name in self._silent_at and other.read >= self._silent_at[name]
 
     def _heard(self, name: str) -> float:
         # No earlier than this connection: over the last one nothing may have been heard for long.
@@ -146,3 +198,15 @@ class Guards:
 
     def _enrolled(self) -> list[str]:
         return principals.enrolled(self._state, Role.GUARD)
+
+
+def _read_cleared(told: Any) -> dict[str, tuple[int, int] | None]:
+    if not isinstance(told, dict):
+        # Of a guard that does not number its words yet.
+        return dict.fromkeys(map(str, told))
+    return {name: None if last is None else _read_mark(last) for name, last in told.items()}
+
+
+def _read_mark(told: Any) -> tuple[int, int]:
+    start, number = map(int, told)
+    return start, number

@@ -131,8 +131,8 @@ class Intake:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._traffic.close()
-        await self._welcomes.close()
-        await self._strangers.close()
+        # Unless this node stops in order, it has lost its connection, and these may be lost with it.
+        await asyncio.gather(*(replies.close(in_order=not self._open) for replies in (self._welcomes, self._strangers)))
 
     def on_applied(self, applied: Applied) -> None:
         self._traffic.on_applied(applied)

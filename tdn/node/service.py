@@ -268,6 +268,7 @@ class Node:
             session.append(asyncio.create_task(self._checkpointing.state(work)))
             session.append(asyncio.create_task(_result(connection.closed)))
             session.append(asyncio.create_task(_result(intake.broken)))
+            session.append(asyncio.create_task(_result(comparing.broken)))
             self.condition.ready = self._served = True
             self.condition.why = None
             logger.info("node %s serves network %s at record %d", self.id, self.network[:12], self.replica.position[0])
@@ -338,7 +339,9 @@ class Node:
     async def _tick(self, work: Changes) -> None:
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
+            silent = self._guards.silent()
             await work.append("tick", None)
+            self._guards.note_appended(silent, self.replica.position[0])
 
 
 async def _result(future: asyncio.Future[Any]) -> Any:

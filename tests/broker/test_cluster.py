@@ -9,11 +9,13 @@ import contextlib
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -33,6 +35,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 #: The longest that a change, a publish or a discovery may take when one broker is killed. Measured on a quiet machine: docs/operations.md. Ours may be busy.
 STANDSTILL_SECONDS = 15.0
+#: What a node leaves to guards beyond what fencing takes, and less than it takes until a guard that runs seems silent. A machine that stands still for so long excuses them.
+STALL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,37 @@ class ClosedBehind:
     def __bool__(self) -> bool:
         since = [log.read_bytes()[size:].decode() for log, size in zip(self._logs, self._read, strict=True)]
         return any(re.search(rf"hears nothing of ([^:]*, )?{self._guard}[,:]", log) for log in since)
+
+
+class Stall:
+    """From now on: the longest that the machine let somebody wait who wanted to do next to nothing ten times a second."""
+
+    def __init__(self) -> None:
+        self._longest = 0.0
+        self._last = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            self._longest, self._last = self.longest, time.monotonic()
+
+    @property
+    def longest(self) -> float:
+        # Also when nobody has had a turn since but who asks.
+        return max(self._longest, time.monotonic() - self._last)
+
+    def __bool__(self) -> bool:
+        """Whether it stood still for so long that whoever is given seconds for something may have missed them."""
+        return self.longest > STALL_SECONDS
+
+    async def __aenter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 class Repeated:
@@ -306,31 +341,34 @@ async def test_the_guard_of_one_broker_is_killed(three: LiveNetwork, connect: Co
     lost = await owner.grants.give(PUBLISH, uuid, "*")
     for client in (other, third):
         await owner.grants.give(PUBLISH, uuid, client.identity.name.id)
+    # A login is cut off as a whole: one that is connected at g2's broker too loses its connections elsewhere as well.
+    await third.close()
     at = {place.guard: Broker("127.0.0.1", place.amqps) for place in three.home.places()}
     folders = [three.home.credentials(Role.ENTITY, client.identity.name.id) for client in (friend, other, third)]
     async with (
         stubborn(three, folders[0], uuid, prefer=at["g2"]) as publisher,
         stubborn(three, folders[1], uuid, prefer=at["g2"]) as moved,
         stubborn(three, folders[2], uuid, only=at["g3"]) as elsewhere,
+        Stall() as stall,
     ):
         connections, g2_is_closed_behind, g3_is_closed_behind = elsewhere.connections, ClosedBehind(three, "g2"), ClosedBehind(three, "g3")
         await asyncio.to_thread(three.network.process(Role.GUARD, "g2").kill_hard)
         await publisher.publishes(20)
         revocation = await owner.grants.revoke(lost.id)
-        if revocation.unconfirmed == ("g2",):
+        if stall and revocation.unconfirmed == ("g2",):
             # The others took longer to close behind it than a node waits, which the receipt says. It has been silent for long now.
             await until(lambda: g2_is_closed_behind, "g2 to be closed behind", seconds=60)
             lost = await owner.grants.give(PUBLISH, uuid, "*")
             await publisher.publishes(20)
             revocation = await owner.grants.revoke(lost.id)
         moment = time.monotonic()
-        assert (set(revocation.guards), revocation.fenced, revocation.unconfirmed) == ({"g1", "g3"}, ("g2",), ()), revocation
+        assert (set(revocation.guards), revocation.fenced, revocation.unconfirmed) == ({"g1", "g3"}, ("g2",), ()), (stall.longest, revocation)
         await publisher.is_refused()
         assert max(publisher.taken.values()) < moment
         await moved.publishes(20)
         await elsewhere.publishes(20)
         # Unless the machine has so much else to do that this guard was silent too: then everybody is cut off there as well.
-        assert elsewhere.connections == connections or g3_is_closed_behind, elsewhere.refusals
+        assert elsewhere.connections == connections or (stall and g3_is_closed_behind), (stall.longest, elsewhere.refusals)
         # It is fenced already: nobody waits for it any more.
         again = await owner.grants.give(PUBLISH, uuid, friend.identity.name.id)
         await publisher.publishes(20)

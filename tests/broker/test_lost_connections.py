@@ -141,9 +141,15 @@ async def test_a_process_of_the_network(mortal: LiveNetwork, connect: Connect, r
         client = await connect(mortal, timeout=60.0)
         await client.create(path("before"))
         proxy.silence(1.0)
-        report = f"{role}-{name}"
+        report, process = f"{role}-{name}", mortal.network.process(role, name)
+        stopped = process.tail(lines=100).count("stopped serving")
         began = time.monotonic()
-        await until(lambda: not mortal.home.reported(report)["ready"], f"{name} to say that it does not serve", seconds=60)
+
+        def has_noticed() -> bool:
+            # Its report, four times a second, may miss that a node was away; the log does not.
+            return not mortal.home.reported(report)["ready"] or process.tail(lines=100).count("stopped serving") > stopped
+
+        await until(has_noticed, f"{name} to say that it does not serve", seconds=60)
         await until(lambda: mortal.home.reported(report)["ready"], f"{name} to serve again", seconds=60)
         await client.create(path("after"))
         assert time.monotonic() - began < SOON_SECONDS

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import gc
 from types import SimpleNamespace
-from typing import Any
 
 import pika
 import pytest
+from played_broker import PlayedChannel
 
 from tdn.bus.connection import Channel
 from tdn.errors import BrokerUnavailable
 
 
-class Played:
-    """What `Channel` uses of pika's channel; the broker's words are the test's."""
-
-    def __init__(self) -> None:
-        self.is_open = True
-        self.sent: list[bytes] = []
-        self.confirmed: Callable[[Any], None]
-
-    def add_on_close_callback(self, told: Callable[..., None]) -> None:
-        self.closed = told
-
-    def add_on_return_callback(self, told: Callable[..., None]) -> None:
-        self.returned = told
-
-    def confirm_delivery(self, told: Callable[[Any], None], *, callback: Callable[[Any], None]) -> None:
-        self.confirmed = told
-        callback(None)
-
-    def basic_publish(self, exchange: str, key: str, body: bytes, properties: Any, *, mandatory: bool) -> None:
-        self.sent.append(body)
-
-    def close(self) -> None:
-        self.is_open = False
-
-    def says(self, method: type[Any], tag: int, *, multiple: bool = False) -> None:
-        self.confirmed(SimpleNamespace(method=method(delivery_tag=tag, multiple=multiple)))
-
-
-async def open_channel() -> tuple[Played, Channel]:
-    raw = Played()
+async def open_channel() -> tuple[PlayedChannel, Channel]:
+    raw = PlayedChannel()
     channel = Channel(raw)
     await channel.confirm()
     return raw, channel
@@ -96,3 +69,17 @@ async def test_a_message_that_came_back_leaves_the_channel_open() -> None:
     following = channel.publish("exchange", "", b"2")
     raw.says(pika.spec.Basic.Ack, 2)
     await following
+
+
+async def test_nobody_ever_waits_for_it() -> None:
+    """What is said twice a second and never waited for is no news at exit when it was refused."""
+    unheard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(str(context["message"])))
+    raw, channel = await open_channel()
+    channel.publish("exchange", "", b"1", mandatory=True, message_id="a")
+    raw.returned(raw, None, SimpleNamespace(message_id="a"), b"1")
+    raw.says(pika.spec.Basic.Ack, 1)
+    channel.publish("exchange", "", b"2")
+    raw.says(pika.spec.Basic.Nack, 2)
+    gc.collect()
+    assert unheard == []

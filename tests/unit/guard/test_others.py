@@ -76,8 +76,8 @@ class Scene:
             await self.others.beat()
 
     @property
-    def cleared(self) -> object:
-        return self.others.word().get("cleared", [])
+    def cleared(self) -> list[str]:
+        return list(cast(dict[str, Any], self.others.word().get("cleared", {})))
 
 
 @pytest.fixture
@@ -104,12 +104,32 @@ async def test_one_that_is_silent(scene: Scene) -> None:
     assert (scene.spared, scene.others.word()) == ([], {"broker": "b1"})
     await scene.beats(5, "g3")
     assert scene.spared == [{"b1", "b3"}]
-    assert scene.others.word() == {"broker": "b1", "cleared": ["g2"]}
+    assert scene.others.word() == {"broker": "b1", "cleared": {"g2": None}}
     scene.speak("g2", broker="b2")
     assert scene.cleared == []
     await scene.beats(SILENT_BEATS, "g3")
     assert scene.spared == [{"b1", "b3"}] * 2
     assert scene.cleared == ["g2"]
+
+
+async def test_it_says_what_it_heard_before_it_closed(scene: Scene) -> None:
+    """Its own word may be on its way for long; whoever has heard later ones of the silent guard knows that it speaks of an earlier silence."""
+    scene.speak("g2", broker="b2", word=[1000, 7])
+    scene.speak("g2", broker="b2", word=[1000, 8])
+    await scene.beats(SILENT_BEATS, "g3")
+    assert scene.others.word()["cleared"] == {"g2": [1000, 8]}
+    # The same after it was unsure for a moment: what it heard before is heard.
+    scene.sure = False
+    await scene.beats(1, "g3")
+    scene.sure = True
+    await scene.beats(SILENT_BEATS, "g3")
+    assert scene.others.word()["cleared"] == {"g2": [1000, 8]}
+    scene.speak("g2", broker="b2", word=[2000, 1])
+    assert "cleared" not in scene.others.word()
+    for bad in ([], [1], [1, 2, 3], 7, None, ["a", "b"], [1, 1e999]):
+        scene.speak("g2", broker="b2", word=bad)
+    await scene.beats(SILENT_BEATS, "g3")
+    assert scene.others.word()["cleared"] == {"g2": [2000, 1]}
 
 
 async def test_brokers_that_nobody_speaks_for(scene: Scene) -> None:

@@ -162,7 +162,7 @@ def said(login: object, body: bytes) -> Delivery:
     return Delivery(1, body, {}, None, "", False, None, None if login is None else str(login))
 
 
-def test_only_nodes_and_guards_are_heard(net: LittleNetwork) -> None:
+async def test_only_nodes_and_guards_are_heard(net: LittleNetwork) -> None:
     """T19: whoever the broker does not vouch for as a node or a guard has said nothing."""
     listening = Listening(net)
     body = json.dumps(word("node:n2", 12, settled=True).as_object()).encode()
