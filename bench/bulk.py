@@ -19,96 +19,86 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import duckdb
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
+from bench.bulk_bare import bare_rate
+from bench.bulk_data import (
+    ADVERTISEMENTS,
+    NOW,
+    QUICK,
+    SEED,
+    SIGNED,
+    TOPICS,
+    archive_of,
+    copied,
+    index_of,
+    kept,
+    roots_of_sample,
+    timed_build,
+)
 from bench.figures import print_table
 from spark.cluster import Cluster
-from spark.index.building import build
 from spark.index.store import Index
 from spark.places import Place
 from spark.search.asked import Asked
 from spark.search.running import search
 from spark.session import session
-from tdn.archive import segments
 from tdn.local.home import Home
 from tdn.protocol.descriptor import searchable
-from tdn.sample.archive import write_archive
-from tdn.sample.network import SampleNetwork
 from tdn.sample.queries import broad_queries, selective_queries
 from tdn.sample.topics import describe
-from tdn.trust import signing
-from tdn.trust.certificates import TrustRoots, decode_chain
+from tdn.trust.certificates import TrustRoots
 
-SEED = 11
-#: The sample's time, whenever it is measured; it is asked about a day later.
-BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
-NOW = BEGIN + timedelta(days=1)
-_QUICK = bool(os.environ.get("TDN_BENCH_QUICK"))
-TOPICS = int(os.environ.get("TDN_BENCH_TOPICS", "3000" if _QUICK else "1000000"))
-#: How many of them are signed: the first of each index's copies.
-SIGNED = TOPICS // 4
-QUERIES = 40 if _QUICK else 1000
-PATHS = 10 if _QUICK else 200
+QUERIES = 40 if QUICK else 1000
+PATHS = 10 if QUICK else 200
 #: Queries of each language that are asked one pass each, and from which all are reckoned.
-_ALONE = 2 if _QUICK else 5
+_ALONE = 2 if QUICK else 5
 #: DuckDB is asked one regular expression in so many, and the rest is reckoned: all of them would take it ten minutes. Broad ones come in the same proportion.
-_ONE_IN = 1 if _QUICK else 10
-_RECKONED = "" if _QUICK else ", reckoned from a tenth"
+_ONE_IN = 1 if QUICK else 10
+_RECKONED = "" if QUICK else ", reckoned from a tenth"
 #: Topics whose index is made before the one that is timed.
-_WARM = 1000
-#: Of how many records signatures are checked bare, or some more.
-_CHECKED = 500 if _QUICK else 20_000
+WARM = 1000
 #: One regular expression in so many is a broad one, which a good part of all topics match.
 _BROAD_ONE_IN = 50
 #: The large index is the signed one so many times, and the largest so many times.
 _LARGE, _LARGEST = 4, 16
 #: And the one for XPath and XQuery: a seventh of the topics are XML documents, and 250,000 of those are wanted.
 _OF_DOCUMENTS = 7
-_ADS = "advertisements"
-#: What searches and DuckDB read.
-_COPIED = (_ADS, "properties")
 
 
 def run(folder: Path) -> None:
     """Each in a process of its own: a JVM that an index started is not one for searches."""
     for name in SECTIONS:
-        subprocess.run([sys.executable, "-m", "bench", f"bulk.{name}"], env={**os.environ, "TDN_BENCH_FOLDER": str(_kept(folder))}, check=True)
+        subprocess.run([sys.executable, "-m", "bench", f"bulk.{name}"], env={**os.environ, "TDN_BENCH_FOLDER": str(kept(folder))}, check=True)
 
 
 def index(folder: Path) -> None:
     """Building an index, on one core and on two, beside bare signature checks of the same bytes."""
-    archive = _archive(folder, SIGNED)
-    roots = _roots()
+    archive = archive_of(folder, SIGNED)
+    roots = roots_of_sample()
     rows: list[tuple[str, float, float, float]] = []
     for cores in (1, 2):
         # Before and after: what else the machine does changes within minutes.
-        bare = [_bare(archive, cores)]
+        bare = [bare_rate(archive, cores)]
         with session(f"local[{cores}]", light=True) as spark:
             # As the bare checks: by processes that run.
-            _build(spark, _archive(folder, _WARM), _kept(folder) / "warm", roots)
-            seconds, rate = _build(spark, archive, _kept(folder) / f"once-{cores}", roots)
-        bare.append(_bare(archive, cores))
+            timed_build(spark, archive_of(folder, WARM), kept(folder) / "warm", roots)
+            seconds, rate = timed_build(spark, archive, kept(folder) / f"once-{cores}", roots)
+        bare.append(bare_rate(archive, cores))
         rows.append((f"ours, {cores} core{'s' if cores > 1 else ''}", seconds, rate, rate / mean(bare)))
         rows += [("  bare ES256 of the same bytes", 0.0, found, 1.0) for found in bare]
     print_table("Index: records a second, all signatures verified", ("", "seconds", "records/s", "of bare"), rows)
 
 
 def regex(folder: Path) -> None:
-    index = _copied(folder, _LARGE)
+    index = copied(folder, _LARGE)
     cold, rows = _cold(folder, index)
     with _searching(folder) as passes:
         _regexes(passes, index, cold, rows)
@@ -116,27 +106,27 @@ def regex(folder: Path) -> None:
 
 def sql(folder: Path) -> None:
     with _searching(folder) as passes:
-        _sql(passes, _copied(folder, _LARGE))
+        _sql(passes, copied(folder, _LARGE))
 
 
 def xpath(folder: Path) -> None:
     with _searching(folder) as passes:
-        _xml(passes, _copied(folder, _OF_DOCUMENTS), "xpath")
+        _xml(passes, copied(folder, _OF_DOCUMENTS), "xpath")
 
 
 def xquery(folder: Path) -> None:
     with _searching(folder) as passes:
-        _xml(passes, _copied(folder, _OF_DOCUMENTS), "xquery")
+        _xml(passes, copied(folder, _OF_DOCUMENTS), "xquery")
 
 
 def workers(folder: Path) -> None:
     """One worker of a standalone cluster, and two, each with one core and one executor."""
     rows = []
-    index, asked = _copied(folder, _LARGE), _queries("regex", QUERIES)
+    index, asked = copied(folder, _LARGE), _queries("regex", QUERIES)
     for count in (1, 2):
         # In a process of its own: a JVM that is there has its settings already.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            rows.append((count, *pool.apply(_by_workers, (_kept(folder) / "cluster", index.place.name(), asked, count))))
+            rows.append((count, *pool.apply(_by_workers, (kept(folder) / "cluster", index.place.name(), asked, count))))
     (_, first, found), (_, second, same) = rows
     assert found == same
     print_table(
@@ -148,7 +138,7 @@ def workers(folder: Path) -> None:
 
 def growth(folder: Path) -> None:
     with _searching(folder) as passes:
-        _growth(passes, [_index(folder, SIGNED), _copied(folder, _LARGE), _copied(folder, _LARGEST)])
+        _growth(passes, [index_of(folder, SIGNED), copied(folder, _LARGE), copied(folder, _LARGEST)])
 
 
 SECTIONS: dict[str, Callable[[Path], None]] = {
@@ -156,78 +146,20 @@ SECTIONS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def _kept(folder: Path) -> Path:
-    """Where archives and indexes are: for the next section too, where `TDN_BENCH_FOLDER` names a place."""
-    kept = Path(os.environ.get("TDN_BENCH_FOLDER") or folder)
-    kept.mkdir(parents=True, exist_ok=True)
-    return kept
-
-
 @contextmanager
 def _searching(folder: Path) -> Iterator[_Passes]:
     """A warm session over an index that is there."""
-    small = _index(folder, SIGNED)
-    _copied(folder, _LARGE)
+    small = index_of(folder, SIGNED)
+    copied(folder, _LARGE)
     with session("local[2]") as spark:
-        passes = _Passes(spark, _roots(), _kept(folder))
+        passes = _Passes(spark, roots_of_sample(), kept(folder))
         passes(small, _queries("regex", 10))
         yield passes
 
 
-def _index(folder: Path, size: int) -> Index:
-    """The index of so many topics, made if it is not there."""
-    place = _kept(folder) / f"index-{size}"
-    found = Index(Place(place))
-    if not found.commits():
-        archive = _archive(folder, size)
-        with session("local[2]") as spark:
-            seconds, rate = _build(spark, archive, place, _roots())
-        print(f"index of {size} topics: {seconds:.0f} s, {rate:.0f} records/s", flush=True)
-    return found
-
-
-def _copied(folder: Path, times: int) -> Index:
-    """An index of so many times the topics: the same ones, each time under other UUIDs."""
-    original = _index(folder, SIGNED)
-    place = Place(_kept(folder) / f"index-{SIGNED}-times-{times}")
-    copies = Index(place)
-    if copies.commits():
-        return copies
-    shutil.rmtree(str(place), ignore_errors=True)
-    assert original.place.local is not None
-    assert place.local is not None
-    shutil.copytree(original.place.local / "tables", place.local / "tables")
-    commits = original.commits()
-    span = commits[-1].last
-    for copy in range(1, times):
-        for commit in commits:
-            rows = {table: count if table in _COPIED else 0 for table, count in commit.rows.items()}
-            moved = replace(commit, first=commit.first + copy * span, last=commit.last + copy * span, rows=rows)
-            for table in _COPIED:
-                _copy_table(place.local / "tables" / table, commit.batch, moved.batch, copy, span)
-            copies.commit(replace(moved, files=copies.written(moved.batch)))
-    for commit in commits:
-        copies.commit(replace(commit, files=copies.written(commit.batch)))
-    return copies
-
-
-def _copy_table(folder: Path, batch: str, to: str, copy: int, span: int) -> None:
-    for path in sorted((folder / f"batch={batch}").rglob("*.parquet")):
-        table = pq.ParquetFile(path).read()
-        # Of the same length and form: the seventh and eighth character are the copy's number.
-        uuids = pc.binary_join_element_wise(
-            pc.utf8_slice_codeunits(table["uuid"], 0, 6), f"{copy:02x}", pc.utf8_slice_codeunits(table["uuid"], 8), ""
-        )
-        table = table.set_column(table.schema.get_field_index("uuid"), "uuid", uuids)
-        table = table.set_column(table.schema.get_field_index("seq"), "seq", pc.add(table["seq"], copy * span))
-        target = folder / f"batch={to}" / path.relative_to(folder / f"batch={batch}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, target, compression="zstd", row_group_size=16_384)
-
-
 def _cold(folder: Path, index: Index) -> tuple[float, int]:
     """What all of it takes from nothing: Python, a new JVM, the session, the pass. And how many rows it wrote."""
-    out = _kept(folder) / "cold"
+    out = kept(folder) / "cold"
     shutil.rmtree(out, ignore_errors=True)
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", _ONCE, index.place.name(), str(out)], check=True, capture_output=True)
@@ -244,7 +176,7 @@ search_once(*sys.argv[1:])
 
 def search_once(index: str, out: str) -> None:
     with session("local[2]") as spark:
-        search(spark, Index(Place(index)), _roots(), _queries("regex", QUERIES), [], Path(out), entity=None, at=None, now=NOW, form="parquet")
+        search(spark, Index(Place(index)), roots_of_sample(), _queries("regex", QUERIES), [], Path(out), entity=None, at=None, now=NOW, form="parquet")
 
 
 def _by_workers(folder: Path, index: str, asked: Sequence[Asked], count: int) -> tuple[float, list[tuple[str, int]]]:
@@ -258,113 +190,12 @@ def _by_workers(folder: Path, index: str, asked: Sequence[Asked], count: int) ->
                 settings.write("spark.cores.max 1\n")
         assert cluster.settings(running.master)
         with session(running.master) as spark:
-            passes, found = _Passes(spark, _roots(), folder), Index(Place(index))
+            passes, found = _Passes(spark, roots_of_sample(), folder), Index(Place(index))
             passes(found, _queries("regex", 10))
             seconds, matches = passes(found, asked)
             return seconds, _counts(matches)
     finally:
         cluster.down()
-
-
-def _roots() -> TrustRoots:
-    return SampleNetwork.found(SEED, BEGIN).node("n1").roots
-
-
-def _archive(folder: Path, size: int) -> Path:
-    folder = _kept(folder)
-    path = folder / f"archive-{size}"
-    if not path.exists():
-        began = time.perf_counter()
-        # Made within a day, however many: what lives shortest lives a day.
-        network = SampleNetwork.found(SEED, BEGIN, pace=max(20, size // 40_000))
-        unfinished = folder / f"archive-{size}.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        entries = write_archive(unfinished, SEED, size, network=network, processes=2)
-        unfinished.rename(path)
-        print(f"{entries[-1].last} records with {size} topics signed in {time.perf_counter() - began:.0f} s", flush=True)
-    return path
-
-
-def _build(spark: Any, archive: Path, folder: Path, roots: TrustRoots) -> tuple[float, float]:
-    shutil.rmtree(folder, ignore_errors=True)
-    began = time.perf_counter()
-    built = build(spark, Place(archive), Index(Place(folder)), roots)
-    seconds = time.perf_counter() - began
-    assert built.rejected == 0
-    return seconds, built.records / seconds
-
-
-#: What each process checks: set before it is forked, so that nothing is handed over while it is timed.
-_jobs: list[list[tuple[bytes, bytes, bytes]]] = []
-
-
-def _bare(archive: Path, processes: int) -> float:
-    """Records a second of which each ES256 signature is checked with raw `cryptography` and nothing else: of records, requests and advertisements, and those
-    on the certificates that came along. Records of all kinds, taken evenly from the whole archive."""
-    files = sorted((archive / "segments").iterdir())
-    records = [record for path in files for record in list(segments.read(path))[:: max(1, _signed_records(files) // _CHECKED)]]
-    keys = _keys(archive)
-    found = [[(signed, signature, keys[who]) for signed, signature, who in _signatures(record.raw)] + _certificates(record.effects) for record in records]
-    _jobs[:] = [[one for signatures in found[start::processes] for one in signatures] for start in range(processes)]
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
-        pool.map(_check, [(number, 100) for number in range(processes)], chunksize=1)
-        began = time.perf_counter()
-        pool.map(_check, [(number, None) for number in range(processes)], chunksize=1)
-        return len(records) / (time.perf_counter() - began)
-
-
-def _signed_records(files: Sequence[Path]) -> int:
-    return sum(pq.ParquetFile(path).metadata.num_rows for path in files)
-
-
-def _keys(archive: Path) -> dict[str, bytes]:
-    """Public keys by thumbprint, of all certificates that the log took."""
-    return {
-        thumbprint: x509.load_der_x509_certificate(chain[0]).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        for path in sorted((archive / "segments").iterdir())
-        for record in segments.read(path)
-        for thumbprint, chain in _chains(record.effects)
-    }
-
-
-def _chains(effects: str) -> Iterator[tuple[str, Sequence[bytes]]]:
-    for space, thumbprint, value in orjson.loads(effects) if "certificate" in effects else ():
-        if space == "certificate":
-            yield thumbprint, decode_chain(value["chain"])
-
-
-def _certificates(effects: str) -> list[tuple[bytes, bytes, bytes]]:
-    """The signature on each certificate that a record brought. Those above it are the same for all."""
-    found = []
-    for _, chain in _chains(effects):
-        leaf, issuer = (x509.load_der_x509_certificate(der) for der in chain[:2])
-        key = issuer.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        found.append((leaf.tbs_certificate_bytes, leaf.signature, key))
-    return found
-
-
-def _signatures(raw: bytes) -> list[tuple[bytes, bytes, str]]:
-    found = []
-    rest: bytes | None = raw
-    while rest is not None:
-        message = signing.split(rest)
-        r, s = int.from_bytes(message.signature[:32], "big"), int.from_bytes(message.signature[32:], "big")
-        found.append((message.signed, encode_dss_signature(r, s), message.header.thumbprint))
-        rest = message.tail
-    return found
-
-
-def _check(job: tuple[int, int | None]) -> None:
-    number, most = job
-    known: dict[bytes, ec.EllipticCurvePublicKey] = {}
-    algorithm = ec.ECDSA(hashes.SHA256())
-    for signed, signature, der in _jobs[number][:most]:
-        key = known.get(der)
-        if key is None:
-            loaded = load_der_public_key(der)
-            assert isinstance(loaded, ec.EllipticCurvePublicKey)
-            key = known[der] = loaded
-        key.verify(signature, signed, algorithm)
 
 
 # --- queries ---
@@ -552,7 +383,7 @@ def _xml(passes: _Passes, index: Index, language: str) -> None:
 
 def _growth(passes: _Passes, indexes: Sequence[Index]) -> None:
     rows = []
-    sizes = [sum(commit.rows[_ADS] for commit in index.commits()) for index in indexes]
+    sizes = [sum(commit.rows[ADVERTISEMENTS] for commit in index.commits()) for index in indexes]
     for language in ("regex", "sql", "string"):
         asked = _queries(language, QUERIES)
         # Once before it is timed: what is asked first finds files that nobody has read yet.
