@@ -82,9 +82,8 @@ def require_the_definition(engine: Engine, names: Sequence[str]) -> None:
     ids=["ours", "another"],
 )
 def test_names_in_spark(spark: Any, index: Index, settings: dict[str, str]) -> None:
-    with configured(spark, {"spark.sql.shuffle.partitions": "1", **settings}):
-        with closing(SparkTables(spark, index, index.commits())) as tables:
-            require_the_definition(tables, NAMES[:_IN_SPARK])
+    with configured(spark, {"spark.sql.shuffle.partitions": "1", **settings}), closing(SparkTables(spark, index, index.commits())) as tables:
+        require_the_definition(tables, NAMES[:_IN_SPARK])
 
 
 def test_names_in_duckdb(index: Index) -> None:
