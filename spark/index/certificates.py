@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
 import orjson
 from cryptography.hazmat.primitives import serialization
@@ -60,9 +60,9 @@ _FIELDS = ("name", "institution", "not_before", "not_after", "issued", "public_k
 CARRIED = ("thumbprint", *_FIELDS)
 
 
-def carried(rows: Iterable[Mapping[str, Any]]) -> dict[str, Carried]:
-    """Certificates by thumbprint."""
-    return {row["thumbprint"]: tuple(row[field] for field in _FIELDS) for row in rows}
+def carried(rows: Iterable[tuple[Any, ...]]) -> dict[str, Carried]:
+    """Certificates by thumbprint, of rows of `CARRIED`."""
+    return {row[0]: cast("Carried", row[1:]) for row in rows}
 
 
 def knower(certificates: Mapping[str, Carried]) -> Known:
@@ -86,6 +86,4 @@ def _identity(thumbprint: str, row: Carried) -> Identity:
     name, key = Name.parse(text), serialization.load_der_public_key(der)
     if name is None or not isinstance(key, ec.EllipticCurvePublicKey):
         raise TrustError("the table of certificates cannot be read")
-    # Arrow's UTC is another object than Python's, and moments of two zones take longer to compare.
-    not_before, not_after, issued = (moment.astimezone(UTC) for moment in (not_before, not_after, issued))
     return Identity(name, institution, thumbprint, not_before, not_after, issued, key, ())

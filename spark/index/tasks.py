@@ -171,6 +171,8 @@ def _task(work: Work, one: Callable[[Portion], Batches], schema: pa.Schema) -> C
     """Numbers of portions in, what comes of each out. What is wrong with a segment is told, since Spark would show it as a traceback."""
 
     def run(batches: Batches) -> Batches:
+        # Arrow's own gives large blocks back to the system at once, and the kernel clears each page anew: half of what writing takes.
+        pa.set_memory_pool(pa.system_memory_pool())
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
@@ -214,7 +216,8 @@ def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
 def _values(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_timestamp(column.type):
         return cast("list[Any]", column.to_pylist())
-    # Records are judged at few moments, and each that becomes Python's costs as much as a digest.
+    # Records are judged at few moments, and each that becomes Python's costs as much as a digest. Arrow's UTC is another object than Python's, and moments of
+    # two zones take longer to compare.
     encoded = column.combine_chunks().dictionary_encode()
     moments = [moment and moment.astimezone(UTC) for moment in encoded.dictionary.to_pylist()]
     return [None if place is None else moments[place] for place in encoded.indices.to_pylist()]
@@ -229,10 +232,10 @@ def _roots(ders: tuple[bytes, ...]) -> TrustRoots:
 def _known(run: str, index: str, folders: tuple[str, ...]) -> Known:
     """Kept from task to task: a worker that goes on with the next portion has them."""
     place = Place(index)
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     for folder in folders:
         for path in place.parquet("tables", CERTIFICATES.name, folder):
-            rows += pq.read_table(path, filesystem=place.files, columns=list(certified.CARRIED), partitioning=None).to_pylist()
+            rows += _rows(pq.read_table(path, filesystem=place.files, columns=list(certified.CARRIED), partitioning=None))
     return certified.knower(certified.carried(rows))
 
 
