@@ -7,6 +7,7 @@ copied to it, so that a start that was interrupted can be made again. One epmd a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
@@ -29,6 +30,8 @@ from tdn.protocol.names import MANAGEMENT_USER, Role
 #: One broker is up in 4 to 8 s; three on two cores in some 20. After a crash they wait for each other's data besides.
 _ONE_SECONDS = 60.0
 _SEVERAL_SECONDS = 150.0
+#: How long one that ran on without the others may take to go on by itself once they have begun: some ten, on two cores.
+_RESUMES_SECONDS = 30.0
 
 #: In a further broker's folder once it is a member.
 _MEMBER = "member"
@@ -158,12 +161,27 @@ class Cluster:
 
     def _start_together(self, brokers: Sequence[PrivateBroker]) -> None:
         deadline = time.monotonic() + _SEVERAL_SECONDS
+        ran_on = [broker for broker in brokers if broker.alive()]
         for broker in brokers:
-            if not broker.alive():
+            if broker not in ran_on:
                 self._configure(broker)
                 broker.begin(deadline)
+        for broker in ran_on:
+            self._await_resumed(broker, deadline)
         for broker in brokers:
             broker.await_serving(deadline)
+
+    def _await_resumed(self, broker: PrivateBroker, deadline: float) -> None:
+        """One that stopped serving because most were away goes on by itself when they are back. RabbitMQ 3.10.8 tries that once, and fails when it asks one for
+        its feature flags that has just begun (`incompatible_feature_flags`): it then stands still, and those that wait for what it holds with it."""
+        try:
+            broker.await_serving(min(deadline, time.monotonic() + _RESUMES_SECONDS))
+        except BrokerUnavailable:
+            if not broker.alive():
+                raise
+            self._say(f"{broker.nodename} does not go on by itself, and is told to")
+            with contextlib.suppress(BrokerUnavailable):
+                broker.control("rabbitmqctl", "start_app")
 
     def _begin_anew(self, first: PrivateBroker, newcomer: PrivateBroker) -> None:
         """A newcomer whose joining was interrupted holds nothing that anybody has been told is there: it is taken back, and joins again."""

@@ -102,7 +102,8 @@ class Network:
     def running(self) -> bool:
         others = {name for name in self.home.ids(Role.GUARD) if name not in self.guards()} if self.home.exists else set()
         entries = [entry for entry in self.status() if entry["role"] != Role.GUARD or entry["id"] not in others]
-        return bool(entries) and all(entry["alive"] for entry in entries)
+        # A broker that runs and does not serve may have to be told to.
+        return bool(entries) and all(entry["alive"] and (entry["ready"] or entry["role"] != Role.BROKER) for entry in entries)
 
     def status(self) -> list[dict[str, Any]]:
         """One entry per process that the home knows of."""

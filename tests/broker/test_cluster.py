@@ -416,6 +416,22 @@ async def test_two_are_killed(three: LiveNetwork, connect: Connect, tmp_path: Pa
     await check(three, under_way, tmp_path)
 
 
+async def test_a_broker_that_does_not_go_on_is_told_to(three: LiveNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T22: RabbitMQ 3.10 sometimes fails at going on after it had paused, and then stands still with its machine running: `tdn up` sees to it."""
+    monkeypatch.setattr("tdn.local.cluster._RESUMES_SECONDS", 1.0)
+    before = pids(three)
+
+    def ready() -> bool:
+        return next(bool(entry["ready"]) for entry in three.network.cluster.status() if entry["id"] == "broker2")
+
+    await asyncio.to_thread(three.network.broker("broker2").control, "rabbitmqctl", "stop_app")
+    await until(lambda: not ready(), "it to stand still")
+    await asyncio.to_thread(three.up)
+    assert ready()
+    assert pids(three) == before, "nothing was started anew"
+    await until(three.ready, "all to be ready", seconds=60)
+
+
 async def test_a_broker_that_hangs_or_refuses_is_passed_over(three: LiveNetwork) -> None:
     """A client is in at another broker after a moment; a refused login is told at once, whoever hangs."""
     known = three.home.connection().brokers

@@ -212,7 +212,8 @@ class Faults:
         for broker in killed:
             await asyncio.to_thread(broker.kill_hard)
         await asyncio.sleep(self._dice.uniform(0.5, 3.0))
-        await asyncio.gather(*(asyncio.to_thread(broker.start, timeout_seconds=_BROKER_SECONDS) for broker in killed))
+        # As `tdn up` does: one that ran on may have to be told to go on.
+        await asyncio.to_thread(self._network.network.cluster.start)
 
     # --- connections ---
 
