@@ -30,8 +30,8 @@ from tdn.protocol.names import MANAGEMENT_USER, Role
 #: One broker is up in 4 to 8 s; three on two cores in some 20. After a crash they wait for each other's data besides.
 _ONE_SECONDS = 60.0
 _SEVERAL_SECONDS = 150.0
-#: How long one that ran on without the others may take to go on by itself once they have begun: some ten, on two cores.
-_RESUMES_SECONDS = 30.0
+#: How long one that ran on without the others may take to go on by itself once they have begun: some ten, on two cores. Told to while it does, it goes on.
+_RESUMES_SECONDS = 20.0
 
 #: In a further broker's folder once it is a member.
 _MEMBER = "member"

@@ -214,7 +214,8 @@ async def repeated(one: Callable[[], Awaitable[object]]) -> AsyncIterator[Repeat
 
 @contextlib.asynccontextmanager
 async def loads(network: LiveNetwork, connect: Connect, name: str, count: int = 2) -> AsyncIterator[list[Load]]:
-    under_way = [Load(await connect(network, timeout=60), f"{name}/{number}") for number in range(count)]
+    # Patient: two of three brokers are away for as long as it takes to start them, and one that does not go on by itself to be told to.
+    under_way = [Load(await connect(network, timeout=150), f"{name}/{number}") for number in range(count)]
     try:
         yield under_way
     finally:
