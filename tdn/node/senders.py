@@ -15,8 +15,9 @@ from tdn.trust.envelope import Envelope
 
 #: How long a certificate may take to reach this node's view after another node logged it.
 _UNKNOWN_SECONDS = 1.0
-#: How many may wait for that at once. Anybody can name a certificate that does not exist, and must not hold the others up by it.
-_UNKNOWN_WAITING = 16
+#: How many may wait for that at once. Anybody can name a certificate that does not exist, and must not hold the others up by it: half of what a node
+#: works on at once is left to them. A newcomer who asks twenty things as soon as it is let in finds all of them answered.
+_UNKNOWN_WAITING = 64
 
 
 class Senders:

@@ -361,9 +361,27 @@ def the_status(home: Path) -> dict[str, Any]:
 
 
 def test_carried_homes_are_looked_at(place: Place) -> None:
-    """What nobody of ours has started is seen by what it says of itself: by status, by the doctor, and by `tdn up` and `down`, which leave it alone."""
+    """What nobody of ours has started is seen by what it says of itself: by status, by the doctor, and by `tdn up` and `down`, which leave it alone. And the
+    operator revokes (T21) from a home that reaches a broker and runs nothing; what could not be sent is kept, and told."""
     guard, node = plain_commands(place, "looked at")
+    operator = ("--home", place.operator)
+    pending = place.operator / "network" / "pending" / "revoke-entity-bob.jws"
+    for who in ("bob", "carol"):
+        assert run("tdn", *operator, "ca", "issue", who).code == 0
+    failed = run("tdn", *operator, "--timeout", "2s", "ca", "revoke", "bob")
+    # No guard, so the broker lets nobody in.
+    assert (failed.code, "`tdn ca revoke bob` once more sends it" in failed.err) == (4, True), failed.err
+    assert pending.exists()
     with running(place, guard, node) as pids:
+        assert run("tdn", *operator, "ca", "revoke", "bob").code == 0
+        assert not pending.exists()
+        asking = ("--home", place.operator, "--as", "carol", "discover", "--string", "anything")
+        assert run("entity", *asking).code == 0
+        done = run("tdn", *operator, "--json", "ca", "revoke", "carol")
+        assert (done.code, done.one["revoked"], bool(done.one["receipt"])) == (0, "entity:carol", True), done.err
+        for who in ("bob", "carol"):
+            refused = run("entity", "--home", place.operator, "--as", who, "locate")
+            assert (refused.code, "revoked" in refused.err) == (4, True), refused.err
         for command, pid in zip((guard, node), pids, strict=True):
             said = the_status(command.home)
             assert (said["alive"], said["ready"], said["pid"], said.get("denies_all", False)) == (True, True, pid, False), said
@@ -390,33 +408,6 @@ def test_carried_homes_are_looked_at(place: Place) -> None:
             refused = run("tdn", "--home", command.home, *words)
             assert (refused.code, "is not the operator's home" in refused.err, refused.out) == (2, True, ""), (words, refused.err)
         assert not (command.home / "ca").exists()
-
-
-def test_the_operator_revokes_where_nothing_runs(place: Place) -> None:
-    """T21: from the operator's own home, which reaches a broker and runs nothing. What could not be sent is kept, and told."""
-    operator = ("--home", place.operator)
-    pending = place.operator / "network" / "pending" / "revoke-entity-bob.jws"
-    guard, node = plain_commands(place, "revoking")
-
-    def asking(who: str) -> Ran:
-        return run("entity", "--home", place.operator, "--as", who, "discover", "--string", "anything")
-
-    with running(place, guard, node):
-        for who in ("bob", "carol"):
-            assert run("tdn", *operator, "ca", "issue", who).code == 0
-            assert asking(who).code == 0
-        done = run("tdn", *operator, "--json", "ca", "revoke", "carol")
-        assert (done.code, done.one["revoked"], bool(done.one["receipt"])) == (0, "entity:carol", True), done.err
-        refused = asking("carol")
-        assert (refused.code, "revoked" in refused.err) == (4, True), refused.err
-    failed = run("tdn", *operator, "--timeout", "2s", "ca", "revoke", "bob")
-    # No guard either, so the broker lets nobody in.
-    assert (failed.code, "`tdn ca revoke bob` once more sends it" in failed.err) == (4, True), failed.err
-    assert pending.exists()
-    with running(place, guard, node):
-        assert run("tdn", *operator, "ca", "revoke", "bob").code == 0
-        assert not pending.exists()
-        assert asking("bob").code == 4
 
 
 # --- what is carried ---

@@ -108,7 +108,7 @@ QUERIES = {
 
 
 #: Queries of each language that nobody picked; and topics to ask about, listed in turns.
-EACH = 12
+EACH = 8
 DRAWN_TOPICS = [*(describe(23, number).descriptor for number in range(25)), *ODD]
 LISTS = (Lists(), Lists(allow=("bob",)), Lists(deny=("institution:local",)), Lists(allow=("carol", "institution:Oslo Weather")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -16,8 +17,10 @@ from tdn.errors import Refused, TrustError
 from tdn.local.ca import CertificateAuthority
 from tdn.node.answering import Answering
 from tdn.node.endpoint import cannot_serve
+from tdn.node.intake import _PREFETCH
 from tdn.node.policy import EVERYBODY
 from tdn.node.questions import Answer, Desk
+from tdn.node.senders import _UNKNOWN_WAITING
 from tdn.protocol.names import Role
 from tdn.protocol.rates import Rate
 from tdn.replica.replica import Replica
@@ -98,6 +101,25 @@ async def test_a_question_counts_once_whatever_way_it_came(node: Node) -> None:
         else:
             with pytest.raises(expected, match="received before"):
                 node.answering.admit(question, sealed=sealed, now=T0)
+
+
+async def test_a_newcomer_who_asks_much_at_once_is_answered_all_of_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node has let it in, and this one applies that a moment later. Strangers do not hold up more than half of the work."""
+    monkeypatch.setattr("tdn.node.senders._UNKNOWN_SECONDS", 20.0)
+    log = NET.log()
+    await node.read(log)
+    carol = NET.entity("carol")
+    asked = [envelope.write("locate", {}, carol, audience="tdn:nodes", now=T0, life=timedelta(minutes=1)) for _ in range(_UNKNOWN_WAITING)]
+    waiting = [asyncio.create_task(node.answering.read(message)) for message in asked]
+    await asyncio.sleep(0)
+    with pytest.raises(TrustError, match="not known to the network"):
+        await node.answering.read(asked[0])
+    assert log.put("hello", NET.hello(carol, at=T0), at=T0).status == "accepted"
+    await node.read(log)
+    questions = [question for question, _ in await asyncio.gather(*waiting)]
+    assert {question.signer.name.id for question in questions} == {"carol"}
+    assert len({question.id for question in questions}) == _UNKNOWN_WAITING >= 50
+    assert 2 * _UNKNOWN_WAITING <= _PREFETCH
 
 
 async def test_nothing_is_waited_for_that_cannot_come(node: Node) -> None:
