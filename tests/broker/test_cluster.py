@@ -91,7 +91,7 @@ def three(_three: LiveNetwork) -> LiveNetwork:
     return _three
 
 
-#: A minute of a processor, most of it to start brokers again, and its own patience with three brokers is measured in seconds: it runs where nothing
+#: A minute of a processor each, most of it to start brokers again, and their own patience with three brokers is measured in seconds: they run where nothing
 #: else does. What the loss of one stops is measured every day too, at the end of `test_from_one_broker_to_three`, after which nothing is started again.
 alone = pytest.mark.skipif("TDN_CHAOS" not in os.environ, reason="only by `make chaos`, or with TDN_CHAOS=short")
 
@@ -381,6 +381,7 @@ async def test_the_guard_of_one_broker_is_killed(three: LiveNetwork, connect: Co
         assert max(publisher.taken.values()) < moment
 
 
+@alone
 async def test_two_are_killed(three: LiveNetwork, connect: Connect, tmp_path: Path) -> None:
     """T22: changes are refused in time and in words, and discovery goes on at the nodes' own endpoints; when the brokers are back, those who were there
     go on, and so do nodes and guards."""
