@@ -44,6 +44,8 @@ _NETWORK, _ENDPOINTS, _METRICS = "ports.json", "endpoints.json", "metrics.json"
 _PORTS = ("amqps", "management", "dist", "epmd", "guard")
 #: What each further private broker has of its own, with its number behind: `amqps2`. They share one epmd.
 _FURTHER_PORTS = ("amqps", "management", "dist", "guard")
+#: A process that has reported nothing for so long is paused or stuck: each reports every second.
+SILENT_SECONDS = 5.0
 #: Private brokers at most. Five survive the loss of two.
 MOST_BROKERS = 5
 

@@ -23,7 +23,7 @@ from tdn.bus.address import write_connection
 from tdn.errors import BrokerUnavailable, NoRoom, UsageError, from_object
 from tdn.local.broker import Broker
 from tdn.local.cluster import Cluster, check_count
-from tdn.local.home import Home, private_broker
+from tdn.local.home import SILENT_SECONDS, Home, private_broker
 from tdn.local.operator import Operator
 from tdn.local.processes import DetachedProcess, is_free, start_mark
 from tdn.protocol.names import Role
@@ -35,9 +35,6 @@ _READY_SECONDS = 60.0
 
 #: `disk_free_limit` in broker_config/rabbitmq.conf.
 _BROKER_ROOM_BYTES = 200_000_000
-
-#: A process that has reported nothing for so long is paused or stuck: each reports every second.
-_SILENT_SECONDS = 5.0
 
 GUARD = "g1"
 BROKER = private_broker(1)
@@ -220,7 +217,8 @@ class Network:
             if self._pid(Role.NODE, name) is None:
                 self._spawn(Role.NODE, name)
         everyone = [(Role.GUARD, name) for name in self.guards()] + [(Role.NODE, name) for name in self.home.ids(Role.NODE)]
-        everyone = [one for one in everyone if one not in self.not_ours()]
+        not_ours = self.not_ours()
+        everyone = [one for one in everyone if one not in not_ours]
         together = [self._process(role, name) for role, name in everyone]
         for role, name in everyone:
             self._await_ready(role, name, together)
@@ -307,7 +305,7 @@ class Network:
         said = self.home.reported(f"{role}-{name}")
         state = said if alive else {}
         silent_seconds = self.home.silence_seconds(f"{role}-{name}") if alive else 0.0
-        is_silent = silent_seconds > _SILENT_SECONDS
+        is_silent = silent_seconds > SILENT_SECONDS
         entry: dict[str, Any] = {
             "role": str(role),
             "id": name,

@@ -29,7 +29,7 @@ from tdn.errors import Absent, BrokerUnavailable, LogDiverged, Refused, UsageErr
 from tdn.guard import trim_policy
 from tdn.guard.management import Management
 from tdn.local import guard_file
-from tdn.local.home import Home
+from tdn.local.home import SILENT_SECONDS, Home
 from tdn.protocol import names
 from tdn.protocol.names import Role
 from tdn.rules import checkpoints, principals
@@ -44,8 +44,6 @@ _ADDED_BYTES = 512
 #: Segments that are kept beyond what must be: a segment is a little larger than it was asked to be, and records come while the policy stands.
 _SPARE_SEGMENTS = 4
 
-#: A process that has said nothing for so long is stuck, paused or gone: running ones speak every second.
-_SILENT_SECONDS = 5.0
 #: How long a process that serves may take to have read what has just come. In a busy log there is always something on its way.
 _CATCH_UP_SECONDS = 10.0
 
@@ -134,7 +132,7 @@ def _serves(home: Home, role: Role, name: str) -> dict[str, Any]:
     process has the same one."""
     state = home.reported(f"{role}-{name}")
     pid = state.get("pid")
-    silent = abs(home.silence_seconds(f"{role}-{name}")) > _SILENT_SECONDS
+    silent = abs(home.silence_seconds(f"{role}-{name}")) > SILENT_SECONDS
     return state if state.get("ready") and not silent and isinstance(pid, int) and _runs(pid) else {}
 
 
