@@ -41,6 +41,7 @@ class Number(Generic[N]):
 
 TICK_SECONDS = Number("TDN_TICK_SECONDS", float, "a number of seconds", 0.01, 3600)
 SILENCE_SECONDS = Number("TDN_SILENCE_SECONDS", float, "a number of seconds", 0.01, 3600)
+LOOK_SECONDS = Number("TDN_LOOK_SECONDS", float, "a number of seconds", 0.01, 3600)
 CHECKPOINT_RECORDS = Number("TDN_CHECKPOINT_RECORDS", int, "a whole number of records", 1, 1_000_000_000)
 #: RabbitMQ takes no larger segments.
 LOG_SEGMENT_BYTES = Number("TDN_LOG_SEGMENT_BYTES", int, "a whole number of bytes", 1_000, 3_000_000_000)
@@ -69,7 +70,7 @@ def ports() -> range:
 
 def require_numbers() -> None:
     """Say before anything begins what would otherwise end the first process that reads it, or a node once it has found a broker."""
-    for seconds in (TICK_SECONDS, SILENCE_SECONDS):
+    for seconds in (TICK_SECONDS, SILENCE_SECONDS, LOOK_SECONDS):
         seconds.read(seconds.least)
     for number in (CHECKPOINT_RECORDS, LOG_SEGMENT_BYTES):
         number.read(number.least)

@@ -22,6 +22,7 @@ import pytest_asyncio
 from xdist.scheduler import LoadScopeScheduling
 
 from entity_client import EntityClient
+from tdn import environment
 from tdn.local.broker import find_rabbitmq
 from tdn.local.processes import free_ports
 from tests.live import TICK_SECONDS, LiveNetwork, RawEntity
@@ -191,29 +192,36 @@ query_seconds = 2.0
 query_memory_mb = 300
 wait_for_others_seconds = 1.0
 """
-#: No tick of any node for so long, and its guard lets entities ask each other.
+#: No tick of any node for so long, and its guard lets entities ask each other; and how often that guard holds the broker against the log.
 SILENCE_SECONDS = 4.0
+LOOK_SECONDS = 0.5
 
 
 @pytest.fixture(scope="session")
 def _particular(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNetwork]:
     network = lasting("_particular", LiveNetwork(tmp_path_factory.mktemp("particular network") / "home"))
-    os.environ["TDN_SILENCE_SECONDS"] = str(SILENCE_SECONDS)
-    # Of no other network that is started later.
-    _ends["_particular"].append(lambda: os.environ.pop("TDN_SILENCE_SECONDS", None) and None)
+    numbers = {environment.SILENCE_SECONDS.variable: str(SILENCE_SECONDS), environment.LOOK_SECONDS.variable: str(LOOK_SECONDS)}
+
+    def forget() -> None:
+        """They are of no other network that is started later."""
+        for number in numbers:
+            os.environ.pop(number, None)
+
+    os.environ |= numbers
+    _ends["_particular"].append(forget)
     try:
         network.issue_nodes({"n1": SHORT, "n2": REALM, "n3": TIGHT})
         network.up(nodes=3)
         yield network
     finally:
-        os.environ.pop("TDN_SILENCE_SECONDS", None)
+        forget()
         network.end()
 
 
 @pytest.fixture
 def particular(_particular: LiveNetwork) -> LiveNetwork:
     """Three nodes with settings of their own, which a test may stop: n1 stops long queries early, n2 serves institution physics alone, n3
-    also lets nobody ask often. Its guard takes short silence for the absence of nodes."""
+    also lets nobody ask often. Its guard takes short silence for the absence of nodes, and looks through the broker often."""
     _particular.up()
     return _particular
 

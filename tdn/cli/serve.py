@@ -21,7 +21,7 @@ from tdn.cli.starting import Starting, report
 from tdn.errors import TdnError, UsageError
 from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import Guard, GuardSettings
-from tdn.guard.settings import SILENCE_SECONDS
+from tdn.guard.settings import LOOK_SECONDS, SILENCE_SECONDS
 from tdn.local import guard_file, node_file
 from tdn.local.guard_file import GuardFile
 from tdn.local.home import Home
@@ -161,6 +161,7 @@ def _serve_guard(
         management_password=home.management_password(),
         own_broker=own,
         silence_seconds=environment.SILENCE_SECONDS.read(SILENCE_SECONDS),
+        look_seconds=environment.LOOK_SECONDS.read(LOOK_SECONDS),
         audit_rows=written.audit_rows,
         traces=open_traces("guard", name, written.observe.traces),
     )

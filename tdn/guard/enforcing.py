@@ -2,7 +2,10 @@
 
 RabbitMQ asks once and remembers the answer as long as a channel lasts. So whoever may no longer publish has its connections closed; whoever
 may no longer subscribe has its queue deleted, or the one binding, and keeps its connection. What is ended is found from what a record
-wrote, from this guard's memory of whom it allowed what, and from what is really there in the broker. Everything here can be repeated.
+wrote, from this guard's memory of whom it allowed what, and from what is really there in the broker. Everything here can be repeated, and is
+until it is done: nobody is told before that.
+
+A node that is behind, or dies at its work, leaves what no record ends any more. So all that is in the broker is held against the log now and then.
 """
 
 from __future__ import annotations
@@ -36,11 +39,13 @@ GUARD_SILENT = "the guard of this broker is silent; connect to another"
 #: And those whose certificate has run out while they were connected.
 CERTIFICATE_EXPIRED = "the certificate has expired"
 
-#: How often each step is tried, and how long after the first look at somebody's connections the second is taken: one that was just being
-#: opened at the first look shows up by then.
-_TRIES = 20
+#: Between two tries of a step, at first and at most.
 _AGAIN_SECONDS = 0.3
+_AGAIN_MOST_SECONDS = 5.0
+#: How long after the first look at somebody's connections the second is taken: one that was just being opened at the first look shows up by then.
 SECOND_LOOK_SECONDS = 0.15
+#: Looks at connections behind a silent guard, until none is there.
+_LOOKS = 20
 #: Work between which others have their turn.
 _PORTION = 200
 
@@ -52,6 +57,12 @@ class Cut:
     logins: set[str] = field(default_factory=set)
     queues: int = 0
     bindings: int = 0
+
+    def take(self, other: Cut) -> None:
+        """Count what another counted too."""
+        self.logins |= other.logins
+        self.queues += other.queues
+        self.bindings += other.bindings
 
     def as_object(self) -> dict[str, object]:
         named = sorted({name.principal for login in self.logins if (name := Name.parse(login)) is not None})
@@ -76,6 +87,8 @@ class Enforcer:
         self._know = know
         #: Takes note of what is ended: login or entity, resource, topic, why.
         self._note = note
+        #: What the last look through the broker found to rest on nothing: queues, and bindings of a queue to a topic.
+        self._doubted: set[tuple[str, ...]] = set()
 
     async def settle(self, touched: Touched, ended_logins: Iterable[tuple[str, str]]) -> Cut:
         """End what some writes may have ended. Logins that are over come with the reason that they are told."""
@@ -119,16 +132,35 @@ class Enforcer:
                 await asyncio.sleep(0)
         await asyncio.gather(*(self._close(login, reason) for login, reason in lost.items()))
         cut.logins |= lost.keys()
-        async for queue in self._management.queues():
+        cut.take(await self.look_through(at_once=True))
+        return cut
+
+    async def look_through(self, *, at_once: bool) -> Cut:
+        """Hold all queues, their bindings and exchanges against the log.
+
+        What rests on nothing is ended at once where the log says that it is over, or all of the log was just read. Otherwise it may rest on a record that
+        this guard has not read yet, and is ended if the next look finds it again.
+        """
+        cut, doubted = Cut(), set[tuple[str, ...]]()
+
+        def may_end(*what: str) -> bool:
+            doubted.add(what)
+            return at_once or what in self._doubted
+
+        for queue in [queue async for queue in self._management.queues()]:
             named = names.read_feed_queue(queue)
             if named is None:
                 continue
             feed = self._feed(*named)
             if feed is None or not feeds.lasts(self._state, feed, self._know().now):
-                await self._drop(queue, "rests on nothing", cut)
-        async for exchange in self._management.exchanges():
-            if names.is_topic(exchange):
-                await self._settle_topic(exchange, cut)
+                if feeds.is_stale(self._state, *named) or may_end(queue):
+                    await self._drop(queue, "rests on nothing", cut)
+            elif feed.tree:
+                await self._settle_feed(feed, cut, partial(may_end, queue))
+        for topic in [exchange async for exchange in self._management.exchanges() if names.is_topic(exchange)]:
+            if self._is_over(topic):
+                await self._management.delete_exchange(topic)
+        self._doubted = doubted
         return cut
 
     async def close_all(self) -> None:
@@ -150,7 +182,7 @@ class Enforcer:
     async def clear(self, spared: frozenset[str]) -> None:
         """Close every entity's connections at all brokers but some, and whatever else may no longer log in there. Returns when a look shows none:
         nobody gets in meanwhile, because no guard answers those brokers."""
-        for _ in range(_TRIES):
+        for _ in range(_LOOKS):
             open_there = {login for login, broker in await self._management.connections() if broker not in spared}
             left = [login for login in open_there if self._is_cleared(login)]
             if not left:
@@ -203,8 +235,6 @@ class Enforcer:
     async def _settle_topic(self, topic: str, cut: Cut) -> None:
         """Delete what a topic's exchange is bound to and must not be; and the exchange with its topic."""
         now = self._know().now
-        # Of one that is not known here yet, nothing is over.
-        is_over = self._state.get("topic", topic) is not None and live(self._state, topic, now) is None
         for number, (queue, binding) in enumerate(await self._management.bindings_from(topic)):
             if number % _PORTION == _PORTION - 1:
                 await asyncio.sleep(0)
@@ -215,16 +245,21 @@ class Enforcer:
             elif not feeds.gets(self._state, feed, topic, now) and await self._management.unbind(topic, queue, binding):
                 cut.bindings += 1
                 self._note(feed.entity, f"binding of {queue}", topic, "the subscription does not reach this topic any more")
-        if is_over:
+        if self._is_over(topic):
             await self._management.delete_exchange(topic)
 
-    async def _settle_feed(self, feed: Feed, cut: Cut) -> None:
+    def _is_over(self, topic: str) -> bool:
+        """Of one that is not known here yet, nothing is over."""
+        return self._state.get("topic", topic) is not None and live(self._state, topic, self._know().now) is None
+
+    async def _settle_feed(self, feed: Feed, cut: Cut, may_end: Callable[[str], bool] = lambda topic: True) -> None:
         """Delete the bindings of a subscription to topics that it does not reach, or no longer."""
         queue = names.feed_queue(feed.entity, feed.subject, feed.queue)
-        for topic, binding in await self._management.bindings_to(queue):
-            if not feeds.gets(self._state, feed, topic, self._know().now) and await self._management.unbind(
-                topic, queue, binding
-            ):
+        for number, (topic, binding) in enumerate(await self._management.bindings_to(queue)):
+            if number % _PORTION == _PORTION - 1:
+                await asyncio.sleep(0)
+            is_lost = not feeds.gets(self._state, feed, topic, self._know().now) and may_end(topic)
+            if is_lost and await self._management.unbind(topic, queue, binding):
                 cut.bindings += 1
 
     async def _drop(self, queue: str, why: str, cut: Cut) -> None:
@@ -238,12 +273,13 @@ class Enforcer:
         return feed if feed is not None and feed.queue == secret else None
 
     async def _try(self, step: Callable[[], Awaitable[None]]) -> None:
-        for _ in range(_TRIES):
+        """Until it is done: what a broker would not end while others of its cluster were away would otherwise be there again with them."""
+        pause = _AGAIN_SECONDS
+        while True:
             try:
                 await step()
                 return
             except BrokerUnavailable as error:
-                # A broker that does not answer is starting or stopping, and then holds no old connection either.
-                logger.warning("could not end something at the broker: %s", error)
-            await asyncio.sleep(_AGAIN_SECONDS)
-        logger.error("gave up ending something at the broker")
+                logger.warning("could not end something at the broker, and will try again: %s", error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _AGAIN_MOST_SECONDS)

@@ -6,23 +6,29 @@ Each broker answers for all of them, so any that answers will do; the guard's ow
 
 from __future__ import annotations
 
+import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
-from aiohttp import BasicAuth, ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from tdn.bus.connection import tls_context
 from tdn.errors import BrokerUnavailable
 from tdn.protocol.names import MANAGEMENT_USER
 from tdn.trust.credentials import Credentials
 
-_AT_ONCE = 8
+#: Requests at once to one broker. Some that wait for a broker which is away leave room for the others.
+_AT_ONCE = 32
 _PAGE = 500
-#: How long one of several brokers may take before another is asked: longer than looking through many queues takes.
-_ONE_OF_SEVERAL_SECONDS = 4.0
+#: How long one of several brokers may take before another is asked too: longer than looking through many queues takes.
+_ASK_ANOTHER_SECONDS = 4.0
+#: And how long it may take at all. A queue that is on several brokers, one of which goes away in the middle of its deletion, is deleted by force after 5 s for each of them, by
+#: whoever is still waiting: a request that is given up earlier deletes nothing, however often it is made.
+_ANSWER_SECONDS = 30.0
 
 T = TypeVar("T")
 
@@ -40,9 +46,9 @@ class Management:
 
     async def __aenter__(self) -> Self:
         self._session = ClientSession(
-            connector=TCPConnector(ssl=tls_context(self._credentials), limit=_AT_ONCE),
-            auth=BasicAuth(MANAGEMENT_USER, self._password),
-            timeout=ClientTimeout(total=10 if len(self._urls) == 1 else _ONE_OF_SEVERAL_SECONDS),
+            connector=TCPConnector(ssl=tls_context(self._credentials), limit=0, limit_per_host=_AT_ONCE),
+            headers={"Authorization": f"Basic {b64encode(f'{MANAGEMENT_USER}:{self._password}'.encode()).decode()}"},
+            timeout=ClientTimeout(total=_ANSWER_SECONDS),
         )
         return self
 
@@ -146,19 +152,32 @@ class Management:
         return await self._any(delete)
 
     async def _any(self, ask: Callable[[str], Awaitable[T]], urls: Sequence[str] | None = None) -> T:
-        """What the first broker says that answers, of all or of some."""
+        """What the first broker says that answers, of all or of some. One that is slow goes on while the next is asked."""
         failure = BrokerUnavailable("no management API is configured")
-        for url in tuple(self._urls if urls is None else urls):
-            try:
-                answer = await ask(url)
-            except BrokerUnavailable as error:
-                failure = error
-            except (ClientError, TimeoutError, OSError, ValueError) as error:
-                failure = BrokerUnavailable(f"the broker's management API did not answer: {error or type(error).__name__}")
-                failure.__cause__ = error
-            else:
-                self._urls.sort(key=lambda known: known != url)
-                return answer
+        left = list(self._urls if urls is None else urls)
+        asked: dict[asyncio.Task[T], str] = {}
+        try:
+            while left or asked:
+                if left:
+                    url = left.pop(0)
+                    asked[asyncio.ensure_future(ask(url))] = url
+                done, _ = await asyncio.wait(asked, timeout=_ASK_ANOTHER_SECONDS if left else None, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    url = asked.pop(task)
+                    try:
+                        answer = task.result()
+                    except BrokerUnavailable as error:
+                        failure = error
+                    except (ClientError, TimeoutError, OSError, ValueError) as error:
+                        failure = BrokerUnavailable(f"the broker's management API did not answer: {error or type(error).__name__}")
+                        failure.__cause__ = error
+                    else:
+                        self._urls.sort(key=lambda known: known != url)
+                        return answer
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         raise failure
 
 

@@ -58,6 +58,8 @@ _OWN_BROKER_SECONDS = 5.0
 #: Between two looks at what ends by this guard's own clock, and two flushes of the audit log.
 _CLOCK_SECONDS = 0.5
 _FLUSH_SECONDS = 0.1
+#: Looks through the broker take no more of the time than one part of so many.
+_LOOKING_PART = 20
 #: How often it is tried to say what was ended for a record, and of how many that were missed.
 _TELL_TRIES = 20
 _TOLD_LATE = 1000
@@ -185,7 +187,7 @@ class Guard:
         runner = await self._answering.listen()
         async with self._management:
             work = [self._follow(), self._beat(), self._watch_clock(), self._flush(), stop.wait()]
-            work += [trim_policy.watch(self._management), others.watch(self._others, beat_seconds=BEAT_SECONDS)]
+            work += [self._keep_looking(), trim_policy.watch(self._management), others.watch(self._others, beat_seconds=BEAT_SECONDS)]
             if self._several:
                 work.append(self._ask_majority())
             tasks = [asyncio.create_task(task) for task in work]
@@ -472,6 +474,24 @@ class Guard:
             logger.info("guard %s ended what ended while it was away: %s", self.id, cut.as_object())
         for seq in missed[-_TOLD_LATE:]:
             await self._tell(seq, cut)
+
+    async def _keep_looking(self) -> None:
+        """Hold the broker against the log again and again, for what a node left that was behind, or died at its work."""
+        pause = self._settings.look_seconds
+        while True:
+            await asyncio.sleep(pause)
+            if not self.sure:
+                continue
+            began = time.monotonic()
+            try:
+                cut = await self._enforcer.look_through(at_once=False)
+            except BrokerUnavailable as error:
+                logger.info("guard %s could not look through the broker: %s", self.id, error)
+                continue
+            pause = max(self._settings.look_seconds, _LOOKING_PART * (time.monotonic() - began))
+            self.observed.metrics.cut(0, cut.queues, cut.bindings)
+            if cut:
+                logger.info("guard %s ended what was left at the broker: %s", self.id, cut.as_object())
 
     # --- the audit log ---
 

@@ -11,6 +11,8 @@ from tdn.observe.traces import Traces
 
 #: No tick of any node for so long means that none is there.
 SILENCE_SECONDS = 20.0
+#: Between two looks through all queues and exchanges in the broker.
+LOOK_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class GuardSettings:
     #: The broker that asks this guard, where it is known which.
     own_broker: Broker | None = None
     silence_seconds: float = SILENCE_SECONDS
+    look_seconds: float = LOOK_SECONDS
     #: How many rows the audit log keeps.
     audit_rows: int = 1_000_000
     traces: Traces | None = None

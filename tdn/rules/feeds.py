@@ -112,6 +112,11 @@ def _leave_behind(draft: Draft, key: str, queue: str, occasion: Occasion) -> Non
     draft.put("ends", f"{format_time(whole_seconds(occasion.now) + STALE_FOR)} stale {key} {queue}", {})
 
 
+def is_stale(state: State, entity: str, subject: str, queue: str) -> bool:
+    """Whether a queue is known to be that of a subscription that ended."""
+    return state.get("stale", f"{subject} {entity} {queue}") is not None
+
+
 def is_tree(state: State, uuid: str, asked: bool) -> bool:
     """Whether a subscription is for more than one topic. A collection has no messages of its own, so it is for its topics."""
     return asked or (state.get("topic", uuid) or {}).get("kind") == COLLECTION

@@ -462,11 +462,16 @@ async def test_from_one_broker_to_three(three: LiveNetwork, grown: Grown, connec
     the log is killed, and changes, publishes and discoveries go on (T22)."""
     again = await connect(three, three.home.credentials(Role.ENTITY, grown.who), timeout=60)
     assert (await again.show(grown.topic)).uuid == grown.topic
+    (friend,) = await meet(three, connect, 1)
+    friend.timeout = 60.0
+    may_read = await again.grants.give(SUBSCRIBE, grown.topic, friend.identity.name.id)
+    friend.seen = again.seen
 
     async def discover() -> None:
         assert grown.topic in [found.uuid async for found in again.discover("before")]
 
     async with (
+        reading(friend, grown.topic) as reader,
         again.publisher(grown.topic) as publisher,
         repeated(lambda: publisher.publish("still there")) as publishing,
         repeated(discover) as discovering,
@@ -482,6 +487,15 @@ async def test_from_one_broker_to_three(three: LiveNetwork, grown: Grown, connec
         for one in everything.values():
             await one.more(3)
         longest = {what: one.longest for what, one in everything.items()}
+        # A copy of the subscription's queue is on the dead broker: RabbitMQ waits five seconds for it (T21).
+        revocation = await again.grants.revoke(may_read.id)
+        assert revocation.unconfirmed == (), revocation
+        alive = next(number for number, place in enumerate(three.home.places()) if place.broker != killed)
+        assert not [queue for queue in three.manage("GET", "/queues/tdn?columns=name", alive) if grown.topic in queue["name"]]
+        read = len(reader.got)
+        assert read
+        await publishing.more(2)
+        assert len(reader.got) == read
     assert max(longest.values()) < STANDSTILL_SECONDS, longest
     with pytest.raises(UsageError, match="fewer"):
         three.network.up(brokers=1)

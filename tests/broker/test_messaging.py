@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import signal
 import sys
 from datetime import UTC, datetime, timedelta
@@ -17,8 +18,11 @@ import pytest
 
 from entity_client import EntityClient, path
 from entity_client.messaging import Publisher
+from tdn.bus import topology
+from tdn.bus.connection import Connection
 from tdn.errors import Refused, UsageError
 from tdn.protocol import names
+from tdn.protocol.names import Role
 from tdn.protocol.trees import Gathering, Hosting
 from tdn.trust import credentials, messages
 from tdn.trust.grants import PUBLISH, SUBSCRIBE
@@ -64,6 +68,10 @@ def queue_of(live: LiveNetwork, client: EntityClient, uuid: str) -> str:
 
 def bound_to(live: LiveNetwork, queue: str) -> set[str]:
     return {binding["source"] for binding in live.manage("GET", f"/queues/tdn/{queue}/bindings") if binding["source"]}
+
+
+def exchanges(live: LiveNetwork) -> set[str]:
+    return {exchange["name"] for exchange in live.manage("GET", "/exchanges/tdn?columns=name")}
 
 
 def queues(live: LiveNetwork) -> set[str]:
@@ -464,8 +472,7 @@ async def test_what_ends_leaves_the_tree(live: LiveNetwork, connect: Connect) ->
         assert bound_to(live, queue) == {root, withdrawn, brief}
         await owner.withdraw(withdrawn)
         await until(lambda: bound_to(live, queue) == {root}, "both to be unbound")
-        exchanges = {exchange["name"] for exchange in live.manage("GET", "/exchanges/tdn?columns=name")}
-        assert not {withdrawn, brief} & exchanges
+        assert not {withdrawn, brief} & exchanges(live)
         for uuid in (withdrawn, brief):
             with pytest.raises(Refused, match=f"there is no topic {uuid} that you may publish to"):
                 await owner.publish(uuid, "late")
@@ -495,3 +502,39 @@ async def test_one_entity_follows_and_reads(live: LiveNetwork, connect: Connect)
     assert len([queue for queue in queues(live) if queue.startswith(f"Feed.{named(friend)}.")]) == 1
     with pytest.raises(UsageError, match="a depth is 1 or more"):
         friend.subscribe(root, depth=0)
+
+
+# --- what is left behind -------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_node_left_behind_goes(particular: LiveNetwork, connect: Connect) -> None:
+    """T21, T22: what a node makes that is behind, or that dies before it looks again, no record ends any more. The guard ends it, and nothing else."""
+    owner, friend = await meet(particular, connect, 2)
+    root = await topic(owner, hosting=OPEN)
+    kept, lost, over = [await topic(owner, parent=root) for _ in range(3)]
+    for uuid in (root, kept):
+        await owner.grants.give(SUBSCRIBE, uuid, named(friend))
+    await owner.publish(lost, "makes its exchange")
+    tell(owner, friend)
+    async with reading(friend, root, children=True) as reader:
+        await owner.publish(kept, "first")
+        await reader.has("first")
+        await owner.withdraw(over)
+        queue = queue_of(particular, friend, root)
+        connection = particular.home.connection()
+        node = await Connection.open(connection.brokers, particular.credentials(Role.NODE, "n2"), vhost=connection.vhost)
+        channel = await node.channel()
+        await channel.bind_queue(queue, lost)
+        left = await topology.declare_feed(channel, named(friend), lost, secrets.token_hex(16), topology.CLASSIC)
+        await channel.bind_queue(left, lost)
+        await topology.declare_topic(channel, over)
+        # The broker has said of each that it is there.
+        await until(lambda: left not in queues(particular), "the queue of nobody to go")
+        await until(lambda: lost not in bound_to(particular, queue), "the binding to go")
+        await until(lambda: over not in exchanges(particular), "the exchange of a topic that has ended to go")
+        await node.close()
+        await owner.publish(lost, "not for it")
+        await owner.publish(kept, "second")
+        await reader.has("second")
+        assert reader.bodies == ["first", "second"]
+        assert {kept, lost} <= exchanges(particular)

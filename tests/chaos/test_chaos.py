@@ -8,6 +8,7 @@ figures to the file that TDN_CHAOS_REPORT names.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tdn.guard.settings import LOOK_SECONDS
 from tests.chaos.checker import Checker, Violations
 from tests.chaos.faults import Disturbance, Faults
 from tests.chaos.fragile import FragileNetwork
@@ -27,6 +29,7 @@ from tests.chaos.report import figures, report, stood_still
 from tests.chaos.traffic import WORD, Trading
 from tests.chaos.traffic_checker import incomplete, left_queues
 from tests.live import compare_states, processes_of, until
+from tests.unit.rules.tree_model import LIVE
 
 LONG = os.environ.get("TDN_CHAOS") == "long"
 SEED = int(os.environ.get("TDN_CHAOS_SEED", "1"))
@@ -36,6 +39,8 @@ BROKERS = int(os.environ.get("TDN_CHAOS_BROKERS", "3" if LONG else "1"))
 #: Those who race for places in trees, and those who give rights and end them.
 RACERS = 12 if LONG else 4
 OWNERS = 3 if LONG else 2
+#: How long what a dying node left may stay: guards look every half minute, and end what two looks have seen.
+LEFT_SECONDS = 3 * LOOK_SECONDS
 #: The others have tests of their own, in tests/broker/test_faults.py and tests/cli/test_doctor.py, or take too long for every day.
 SHORT = (("kill a node", "cut connections"), ("kill the guard",), ("pause a node", "stall connections"), ("kill a broker",))
 
@@ -108,18 +113,26 @@ async def test_nothing_is_lost_exceeded_or_leaked(
     violations += await not_shown(network, tmp_path)
     view = compare_states(network, tmp_path / "states")
     feeds = {(*key.split(" "), fact["queue"]) for key, fact in view.scan("feed", after="", up_to="~", limit=100_000)}
+    ended = {uuid for uuid, fact in view.scan("topic", after="", up_to="~", limit=1_000_000) if fact["state"] != LIVE}
     view.close()
     await trading.close()
     await race.close()
-    queues = network.manage("GET", "/queues/tdn")
-    violations += left_queues(
-        queues,
-        nodes=network.nodes(),
-        guards=network.network.guards(),
-        entities=network.issued,
-        feeds=feeds,
-        held=trading.traffic.held,
-    )
+
+    def left() -> list[str]:
+        queues = left_queues(
+            network.manage("GET", "/queues/tdn"),
+            nodes=network.nodes(),
+            guards=network.network.guards(),
+            entities=network.issued,
+            feeds=feeds,
+            held=trading.traffic.held,
+        )
+        exchanges = {exchange["name"] for exchange in network.manage("GET", "/exchanges/tdn?columns=name")}
+        return [*queues, *(f"exchange {uuid} was left, whose topic has ended" for uuid in sorted(exchanges & ended))]
+
+    with contextlib.suppress(AssertionError):
+        await until(lambda: not left(), "what nobody owns to go", seconds=LEFT_SECONDS)
+    violations += left()
     violations += stood_still(faults.happened, race.books.served)
     network.network.down()
     violations += [f"process {pid} was left after `tdn down`" for pid in processes_of(network.home.folder)]

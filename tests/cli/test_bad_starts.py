@@ -386,6 +386,7 @@ def test_a_backup_of_a_home_that_is_read_only(home: Home, tmp_path: Path) -> Non
         ("TDN_TICK_SECONDS", "often", "write a number of seconds from 0.01 to 3,600"),
         ("TDN_TICK_SECONDS", "nan", "write a number of seconds"),
         ("TDN_SILENCE_SECONDS", "", "write a number of seconds"),
+        ("TDN_LOOK_SECONDS", "0", "write a number of seconds"),
         ("TDN_CHECKPOINT_RECORDS", "often", "write a whole number of records from 1 to "),
         ("TDN_CHECKPOINT_RECORDS", "0", "write a whole number of records"),
         ("TDN_LOG_SEGMENT_BYTES", "64 MB", "write a whole number of bytes from 1,000 to 3,000,000,000"),

@@ -1,0 +1,140 @@
+"""The brokers' management API when a broker is slow, away or refuses (T21, T22): real servers over TLS; what each does with a request is a test's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tdn.errors import BrokerUnavailable
+from tdn.guard import enforcing, management
+from tdn.guard.enforcing import Enforcer
+from tdn.guard.management import Management
+from tdn.local.ca import CertificateAuthority
+from tdn.local.processes import free_ports
+from tdn.protocol.names import Role
+from tdn.trust import credentials
+from tests.live import until
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+DONE, GONE, FAILED = 204, 404, 500
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("issued")
+    authority = CertificateAuthority(folder / "ca")
+    authority.create()
+    authority.issue(Role.GUARD, "g1", folder / "g1")
+    authority.issue(Role.NODE, "server", folder / "server", hosts=("127.0.0.1",))
+    return folder
+
+
+class Broker:
+    """One that answers requests one after the other as it is told; a number is a status, an event what it waits for before it has done it."""
+
+    def __init__(self, *answers: int | asyncio.Event) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.given_up = 0
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        answer = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        if isinstance(answer, asyncio.Event):
+            try:
+                await answer.wait()
+            except asyncio.CancelledError:
+                self.given_up += 1
+                raise
+            answer = DONE
+        return web.Response(status=answer)
+
+
+@contextlib.asynccontextmanager
+async def asking(issued: Path, *brokers: Broker | None) -> AsyncIterator[Management]:
+    """A guard's view of some brokers, the first its own; one that is None is not there."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(issued / "server" / "cert.pem", issued / "server" / "key.pem")
+    runners, urls = [], []
+    for broker, port in zip(brokers, free_ports(len(brokers)), strict=True):
+        urls.append(f"https://127.0.0.1:{port}")
+        if broker is not None:
+            application = web.Application()
+            application.router.add_route("*", "/{path:.*}", broker.handle)
+            # As RabbitMQ does, it ends the work on a request whose connection is gone.
+            runners.append(web.AppRunner(application, handler_cancellation=True))
+            await runners[-1].setup()
+            await web.TCPSite(runners[-1], "127.0.0.1", port, ssl_context=context).start()
+    try:
+        async with Management(urls, "password", "tdn", credentials.load(issued / "g1")) as api:
+            yield api
+    finally:
+        await asyncio.gather(*(runner.cleanup() for runner in runners))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(management, "_ASK_ANOTHER_SECONDS", 0.05)
+
+
+async def test_absent_is_no_error(issued: Path) -> None:
+    async with asking(issued, Broker(DONE, GONE)) as api:
+        assert await api.delete_queue("q")
+        assert not await api.delete_queue("q")
+
+
+async def test_a_slow_broker_goes_on_while_others_are_asked(issued: Path, impatient: None) -> None:
+    """What it does takes as long as it takes: given up early, a deletion of a queue that is on several brokers is never done."""
+    done = asyncio.Event()
+    slow, refusing = Broker(done), Broker(FAILED)
+    async with asking(issued, slow, None, refusing) as api:
+        deleting = asyncio.create_task(api.delete_queue("q"))
+        await until(lambda: refusing.asked, "the third to be asked")
+        assert not deleting.done()
+        assert not slow.given_up
+        done.set()
+        assert await deleting
+    assert (slow.asked, refusing.asked) == (1, 1)
+
+
+async def test_the_first_answer_counts(issued: Path, impatient: None) -> None:
+    """And who gave it is asked first the next time."""
+    hanging, quick = Broker(asyncio.Event()), Broker(DONE)
+    async with asking(issued, hanging, quick) as api:
+        assert await api.delete_queue("q")
+        assert await api.delete_queue("q")
+        assert (hanging.asked, quick.asked) == (1, 2)
+
+
+async def test_nobody_answers(issued: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(management, "_ANSWER_SECONDS", 0.2)
+    async with asking(issued, Broker(asyncio.Event()), None, Broker(asyncio.Event())) as api:
+        with pytest.raises(BrokerUnavailable, match="did not answer"):
+            await api.delete_queue("q")
+    async with asking(issued, None, Broker(FAILED)) as api:
+        with pytest.raises(BrokerUnavailable, match="answered 500"):
+            await api.delete_queue("q")
+
+
+async def test_what_ends_a_right_is_tried_until_it_is_done(issued: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T21: nobody is told before, however long the broker refuses."""
+    monkeypatch.setattr(enforcing, "_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(enforcing, "_AGAIN_MOST_SECONDS", 0.002)
+    broker = Broker(*[FAILED] * 60, DONE)
+    noted: list[tuple[Any, ...]] = []
+    state: Any = SimpleNamespace(get=lambda space, key: None)
+    async with asking(issued, broker) as api:
+        enforcer = Enforcer(state, SimpleNamespace(publishers=list), api, lambda: SimpleNamespace(now=None), lambda *note: noted.append(note))  # type: ignore[arg-type]  # what it does not need
+        touched = enforcing.Touched(stale={("subject", "entity", "secret")})
+        cut = await enforcer.settle(touched, [])
+    assert (broker.asked, cut.queues, len(noted)) == (61, 1, 1)
