@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import socket
 import sys
 import time
@@ -58,6 +59,11 @@ class Cluster:
     def conf(self) -> Path:
         """Spark's settings, with the secret: for every command that uses this cluster."""
         return self.folder / "conf"
+
+    @property
+    def _scratch(self) -> Path:
+        """What its processes put aside while they run: what one that is killed leaves goes with the cluster, not with the machine's next start."""
+        return self.folder / "tmp"
 
     def process(self, name: str) -> DetachedProcess:
         return DetachedProcess(self.folder / "run", name)
@@ -129,6 +135,7 @@ class Cluster:
             stopped |= process.alive()
             process.stop()
         self._state.unlink(missing_ok=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
         return stopped
 
     def settings(self, master: str) -> bool:
@@ -146,7 +153,7 @@ class Cluster:
         return (self.folder / "secret").read_text("utf-8").strip()
 
     def _configure(self) -> None:
-        for folder in (self.folder, self.conf, self.folder / "run", self.folder / "work"):
+        for folder in (self.folder, self.conf, self.folder / "run", self.folder / "work", self._scratch):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (self.folder / "secret").exists():
             write_private(self.folder / "secret", secrets.token_urlsafe(32).encode())
@@ -163,6 +170,9 @@ class Cluster:
             "SPARK_CONF_DIR": str(self.conf),
             "SPARK_LOCAL_IP": _HOST,
             "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_LOCAL_DIRS": str(self._scratch),
+            # Of executors too, which have a worker's environment: libraries are unpacked there, and loaded.
+            "JAVA_TOOL_OPTIONS": "{0}-Djava.io.tmpdir={1}{0}".format("'" if '"' in str(self._scratch) else '"', self._scratch),
             "PYSPARK_PYTHON": sys.executable,
             # What executors import beside what is sent to them: this very installation.
             "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),

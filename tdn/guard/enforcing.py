@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from tdn.errors import BrokerUnavailable
 from tdn.guard import decisions
@@ -25,10 +26,12 @@ from tdn.protocol import names
 from tdn.protocol.names import Name, Role
 from tdn.rules import feeds, principals
 from tdn.rules.feeds import Feed, Touched
-from tdn.rules.sight import live
+from tdn.rules.sight import LIVE
 from tdn.rules.state import State
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: What those are told whose connections are closed because they lost a right on a topic. Others of their rights are as before.
 RIGHT_ENDED = "a right to publish has ended; connect again"
@@ -46,6 +49,9 @@ _AGAIN_MOST_SECONDS = 5.0
 SECOND_LOOK_SECONDS = 0.15
 #: Looks at connections behind a silent guard, until none is there.
 _LOOKS = 20
+#: Steps of one record at once: one that waits for a broker keeps no other waiting. And of all that failed, those that are tried again at once.
+_STEPS_AT_ONCE = 16
+_RETRIES_AT_ONCE = 8
 #: Work between which others have their turn.
 _PORTION = 200
 
@@ -80,6 +86,7 @@ class Enforcer:
         management: Management,
         know: Callable[[], Knowledge],
         note: Callable[[str, str, str | None, str], None],
+        read_to_end: Callable[[], Awaitable[None]],
     ) -> None:
         self._state = state
         self._memory = memory
@@ -87,6 +94,9 @@ class Enforcer:
         self._know = know
         #: Takes note of what is ended: login or entity, resource, topic, why.
         self._note = note
+        #: Returns when all that the log holds by now is in the state.
+        self._read_to_end = read_to_end
+        self._retrying = asyncio.Semaphore(_RETRIES_AT_ONCE)
         #: What the last look through the broker found to rest on nothing: queues, and bindings of a queue to a topic.
         self._doubted: set[tuple[str, ...]] = set()
 
@@ -104,23 +114,20 @@ class Enforcer:
                 closing.setdefault(login, RIGHT_ENDED)
         cut.logins |= closing.keys()
         # Publishers and readers at the same time: both go on meanwhile.
-        closed = asyncio.gather(*(self._close(login, reason) for login, reason in closing.items()))
-        try:
-            await self._settle_readers(touched, topics, cut)
-        finally:
-            await closed
+        async with asyncio.TaskGroup() as closing_all:
+            for login, reason in closing.items():
+                closing_all.create_task(self._close(login, reason))
+            await self._each(self._steps_for_readers(touched, topics, cut))
         return cut
 
-    async def _settle_readers(self, touched: Touched, topics: Sequence[str], cut: Cut) -> None:
+    def _steps_for_readers(self, touched: Touched, topics: Sequence[str], cut: Cut) -> Iterator[Callable[[], Awaitable[None]]]:
         for topic in topics:
             if self._state.get("opened", topic) is not None:
-                await self._try(partial(self._settle_topic, topic, cut))
+                yield partial(self._settle_topic, topic, cut)
         for subject, entity, queue in touched.stale:
-            await self._try(partial(self._drop, names.feed_queue(entity, subject, queue), "is over", cut))
+            yield partial(self._drop, names.feed_queue(entity, subject, queue), "is over", cut)
         for subject, entity in touched.feeds:
-            feed = feeds.feed_of(self._state, subject, entity)
-            if feed is not None and feed.tree:
-                await self._try(partial(self._settle_feed, feed, cut))
+            yield partial(self._settle_feed, subject, entity, cut)
 
     async def settle_all(self, ended_logins: Mapping[str, str]) -> Cut:
         """Hold everything that is in the broker against the log: after a start, when it is not known what was missed."""
@@ -133,34 +140,57 @@ class Enforcer:
         await asyncio.gather(*(self._close(login, reason) for login, reason in lost.items()))
         cut.logins |= lost.keys()
         cut.take(await self.look_through(at_once=True))
+        async for exchange in self._management.exchanges():
+            if names.is_topic(exchange):
+                await self._settle_topic(exchange, cut)
         return cut
 
     async def look_through(self, *, at_once: bool) -> Cut:
-        """Hold all queues, their bindings and exchanges against the log.
+        """Hold the queues of subscriptions, their bindings and topics' exchanges against the log.
 
-        What rests on nothing is ended at once where the log says that it is over, or all of the log was just read. Otherwise it may rest on a record that
-        this guard has not read yet, and is ended if the next look finds it again.
+        What rests on nothing is ended at once where the log says that it is over, or after a start. Otherwise it is ended if the next look finds it
+        again: one broker may give the end of the log later than another. BrokerUnavailable if some of it could not be ended, after all else was.
         """
-        cut, doubted = Cut(), set[tuple[str, ...]]()
+        cut, doubted, failures = Cut(), set[tuple[str, ...]](), list[BrokerUnavailable]()
 
         def may_end(*what: str) -> bool:
             doubted.add(what)
             return at_once or what in self._doubted
 
-        for queue in [queue async for queue in self._management.queues()]:
-            named = names.read_feed_queue(queue)
-            if named is None:
-                continue
-            feed = self._feed(*named)
-            if feed is None or not feeds.lasts(self._state, feed, self._know().now):
-                if feeds.is_stale(self._state, *named) or may_end(queue):
-                    await self._drop(queue, "rests on nothing", cut)
-            elif feed.tree:
-                await self._settle_feed(feed, cut, partial(may_end, queue))
-        for topic in [exchange async for exchange in self._management.exchanges() if names.is_topic(exchange)]:
-            if self._is_over(topic):
-                await self._management.delete_exchange(topic)
+        async def attempt(step: Awaitable[object]) -> None:
+            try:
+                await step
+            except BrokerUnavailable as error:
+                failures.append(error)
+
+        queues = [queue async for queue in self._management.queues()]
+        topics = [exchange async for exchange in self._management.exchanges() if names.is_topic(exchange)]
+        named = [(queue, found) for queue in queues if (found := names.read_feed_queue(queue)) is not None]
+        for portion in _portions(named):
+            bound = {}
+            for queue, words in portion:
+                feed = self._feed(*words)
+                if feed is not None and feed.tree:
+                    bound[queue] = await self._management.bindings_to(queue)
+            # What is there now was made for a record that is in the log by now.
+            await self._read_to_end()
+            now = self._know().now
+            for queue, words in portion:
+                feed = self._feed(*words)
+                if feed is not None and feeds.lasts(self._state, feed, now):
+                    if queue in bound:
+                        await attempt(self._unbind(words, bound[queue], cut, partial(may_end, queue)))
+                elif feeds.is_stale(self._state, *words) or may_end(queue):
+                    await attempt(self._drop(queue, "rests on nothing", cut))
+        await self._read_to_end()
+        for part in _portions(topics):
+            await asyncio.sleep(0)
+            for topic in part:
+                if self._is_over(topic):
+                    await attempt(self._management.delete_exchange(topic))
         self._doubted = doubted
+        if failures:
+            raise failures[-1]
         return cut
 
     async def close_all(self) -> None:
@@ -240,7 +270,11 @@ class Enforcer:
                 await asyncio.sleep(0)
             named = names.read_feed_queue(queue)
             feed = self._feed(*named) if named is not None else None
-            if feed is None or (feed.single and not feeds.gets(self._state, feed, topic, now)):
+            if feed is None:
+                # One that nothing is known of may be of a record that this guard has not read yet: it is left to the next look.
+                if named is None or feeds.is_stale(self._state, *named):
+                    await self._drop(queue, f"may not read {topic}", cut)
+            elif feed.single and not feeds.gets(self._state, feed, topic, now):
                 await self._drop(queue, f"may not read {topic}", cut)
             elif not feeds.gets(self._state, feed, topic, now) and await self._management.unbind(topic, queue, binding):
                 cut.bindings += 1
@@ -249,15 +283,28 @@ class Enforcer:
             await self._management.delete_exchange(topic)
 
     def _is_over(self, topic: str) -> bool:
-        """Of one that is not known here yet, nothing is over."""
-        return self._state.get("topic", topic) is not None and live(self._state, topic, self._know().now) is None
+        """By the log alone, whose time may be behind this guard's clock: until then it may be renewed. Of one that is not known here yet, nothing is over."""
+        fact = self._state.get("topic", topic)
+        return fact is not None and fact["state"] != LIVE
 
-    async def _settle_feed(self, feed: Feed, cut: Cut, may_end: Callable[[str], bool] = lambda topic: True) -> None:
+    async def _settle_feed(self, subject: str, entity: str, cut: Cut) -> None:
         """Delete the bindings of a subscription to topics that it does not reach, or no longer."""
-        queue = names.feed_queue(feed.entity, feed.subject, feed.queue)
-        for number, (topic, binding) in enumerate(await self._management.bindings_to(queue)):
+        feed = feeds.feed_of(self._state, subject, entity)
+        if feed is not None and feed.tree:
+            bound = await self._management.bindings_to(names.feed_queue(entity, subject, feed.queue))
+            await self._unbind((entity, subject, feed.queue), bound, cut)
+
+    async def _unbind(
+        self, words: tuple[str, str, str], bound: Sequence[tuple[str, str]], cut: Cut, may_end: Callable[[str], bool] = lambda topic: True
+    ) -> None:
+        queue = names.feed_queue(*words)
+        for number, (topic, binding) in enumerate(bound):
             if number % _PORTION == _PORTION - 1:
                 await asyncio.sleep(0)
+            # As it is now: it may reach more than when the broker was asked.
+            feed = self._feed(*words)
+            if feed is None:
+                return
             is_lost = not feeds.gets(self._state, feed, topic, self._know().now) and may_end(topic)
             if is_lost and await self._management.unbind(topic, queue, binding):
                 cut.bindings += 1
@@ -272,14 +319,39 @@ class Enforcer:
         feed = feeds.feed_of(self._state, subject, entity)
         return feed if feed is not None and feed.queue == secret else None
 
+    async def _each(self, steps: Iterator[Callable[[], Awaitable[None]]]) -> None:
+        async def work() -> None:
+            for step in steps:
+                await self._try(step)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_STEPS_AT_ONCE):
+                group.create_task(work())
+
     async def _try(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Until it is done: what a broker would not end while others of its cluster were away would otherwise be there again with them."""
+        """Until it is done, whatever is in its way: what a broker would not end while others of its cluster were away would otherwise be there again with
+        them, and be said to be gone. Where nothing can be ended for hours, a few are tried at a time."""
+        if await self._done(step):
+            return
         pause = _AGAIN_SECONDS
         while True:
-            try:
-                await step()
-                return
-            except BrokerUnavailable as error:
-                logger.warning("could not end something at the broker, and will try again: %s", error)
-            await asyncio.sleep(pause)
+            async with self._retrying:
+                await asyncio.sleep(pause)
+                if await self._done(step):
+                    return
             pause = min(2 * pause, _AGAIN_MOST_SECONDS)
+
+    async def _done(self, step: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            await step()
+        except BrokerUnavailable as error:
+            logger.warning("could not end something at the broker, and will try again: %s", error)
+            return False
+        except Exception:
+            logger.exception("could not end something at the broker, and will try again")
+            return False
+        return True
+
+
+def _portions(things: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (things[begin : begin + _PORTION] for begin in range(0, len(things), _PORTION))

@@ -21,7 +21,7 @@ from tdn.errors import BrokerUnavailable
 from tdn.protocol.names import MANAGEMENT_USER
 from tdn.trust.credentials import Credentials
 
-#: Requests at once to one broker. Some that wait for a broker which is away leave room for the others.
+#: Requests at once to one broker.
 _AT_ONCE = 32
 _PAGE = 500
 #: How long one of several brokers may take before another is asked too: longer than looking through many queues takes.
@@ -45,19 +45,30 @@ class Management:
         self._credentials = credentials
 
     async def __aenter__(self) -> Self:
-        self._session = ClientSession(
+        self._session = self._open()
+        # A connection is closed at once, also while many queues wait for a broker that is away.
+        self._closing = self._open()
+        return self
+
+    def _open(self) -> ClientSession:
+        return ClientSession(
             connector=TCPConnector(ssl=tls_context(self._credentials), limit=0, limit_per_host=_AT_ONCE),
             headers={"Authorization": f"Basic {b64encode(f'{MANAGEMENT_USER}:{self._password}'.encode()).decode()}"},
             timeout=ClientTimeout(total=_ANSWER_SECONDS),
         )
-        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._session.close()
+        await asyncio.gather(self._session.close(), self._closing.close())
 
     async def close_connections(self, login: str, reason: str) -> None:
         """Every open connection of a login. They are known from their first moment on."""
-        await self._delete(f"connections/username/{quote(login, safe='')}", headers={"X-Reason": reason})
+        path, headers = f"connections/username/{quote(login, safe='')}", {"X-Reason": reason}
+
+        async def close(url: str) -> bool:
+            async with self._closing.delete(f"{url}/{path}", headers=headers) as response:
+                return await _is_there(response)
+
+        await self._any(close)
 
     async def connections(self) -> list[tuple[str, str]]:
         """Login and broker of every open connection, from its first moment on: what is counted of connections shows up seconds later."""
@@ -144,9 +155,9 @@ class Management:
 
         return await self._any(get, urls)
 
-    async def _delete(self, path: str, headers: dict[str, str] | None = None) -> bool:
+    async def _delete(self, path: str) -> bool:
         async def delete(url: str) -> bool:
-            async with self._session.delete(f"{url}/{path}", headers=headers) as response:
+            async with self._session.delete(f"{url}/{path}") as response:
                 return await _is_there(response)
 
         return await self._any(delete)

@@ -139,7 +139,10 @@ class Guard:
             self._management,
             lambda: replace(self._answering.know(), sure=True),
             self._note_cut,
+            self._read_to_end,
         )
+        #: The look after the last start, or connection, and what it is to be told for.
+        self._looking: tuple[asyncio.Task[None], list[int], dict[str, str]] | None = None
         self._others = Others(
             self.id,
             self.replica.reader,
@@ -394,10 +397,11 @@ class Guard:
     ) -> None:
         self._begin(self._settle_one(touched, logins, seq, outcome), seq)
 
-    def _begin(self, work: Coroutine[Any, Any, None], seq: int | None) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None], seq: int | None) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._settling[task] = seq
         task.add_done_callback(self._settled)
+        return task
 
     def _settled(self, task: asyncio.Task[None]) -> None:
         self._settling.pop(task, None)
@@ -454,7 +458,12 @@ class Guard:
         """All of the log is read, at a start or after the broker was away: end what ended meanwhile."""
         missed, self._missed = self._missed, []
         logins, self._missed_logins = self._missed_logins, {}
-        self._begin(self._look_at_all(missed, logins), min(missed, default=None))
+        if self._looking is not None and not self._looking[0].done():
+            # One that could not end is not left beside the next.
+            before, earlier, out = self._looking
+            before.cancel()
+            missed, logins = [*earlier, *missed], {**out, **logins}
+        self._looking = self._begin(self._look_at_all(missed, logins), min(missed, default=None)), missed, logins
 
     async def _look_at_all(self, missed: Sequence[int], logins: Mapping[str, str]) -> None:
         """Hold the broker against the log. Not knowing whom it allowed what, a guard first closes all that was open before it."""
@@ -468,12 +477,19 @@ class Guard:
                 break
             except BrokerUnavailable as error:
                 logger.info("guard %s has not looked through the broker yet: %s", self.id, error)
+            except Exception:
+                logger.exception("guard %s could not look through the broker", self.id)
             await asyncio.sleep(1.0)
         self.observed.metrics.cut(len(cut.logins), cut.queues, cut.bindings)
         if cut:
             logger.info("guard %s ended what ended while it was away: %s", self.id, cut.as_object())
         for seq in missed[-_TOLD_LATE:]:
             await self._tell(seq, cut)
+
+    async def _read_to_end(self) -> None:
+        if self._connection is None:
+            raise BrokerUnavailable("not connected")
+        await self.replica.read_to_end(self._connection)
 
     async def _keep_looking(self) -> None:
         """Hold the broker against the log again and again, for what a node left that was behind, or died at its work."""
@@ -486,9 +502,13 @@ class Guard:
             try:
                 cut = await self._enforcer.look_through(at_once=False)
             except BrokerUnavailable as error:
-                logger.info("guard %s could not look through the broker: %s", self.id, error)
+                logger.info("guard %s could not look through all of the broker: %s", self.id, error)
                 continue
-            pause = max(self._settings.look_seconds, _LOOKING_PART * (time.monotonic() - began))
+            except Exception:
+                logger.exception("guard %s could not look through the broker", self.id)
+                continue
+            finally:
+                pause = max(self._settings.look_seconds, _LOOKING_PART * (time.monotonic() - began))
             self.observed.metrics.cut(0, cut.queues, cut.bindings)
             if cut:
                 logger.info("guard %s ended what was left at the broker: %s", self.id, cut.as_object())

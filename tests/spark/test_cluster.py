@@ -189,8 +189,11 @@ def test_a_warm_cluster_and_a_worker_that_is_killed(home: Home, world: World, tm
     wait_for(lambda: command(home, world, "cluster", "up").one["workers"] == 0, "the master to notice")
     idle = command(home, world, *search, "--out", tmp_path / "none", "--master", "cluster")
     assert (idle.code, "no worker" in idle.error["message"]) == (3, True)
+    aside = home.folder / "spark" / "tmp"
+    assert any(aside.iterdir())
     assert command(home, world, "cluster", "down").code == 0
     assert processes_of(home.folder) == []
+    assert not aside.exists(), "nor is anything left of those that were killed"
     assert "nothing was running" in command(home, world, "cluster", "down").err
     gone = command(home, world, *search, "--out", tmp_path / "none", "--master", up.one["master"])
     assert (gone.code, gone.error["error"]) == (3, "unreachable")

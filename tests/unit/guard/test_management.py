@@ -26,6 +26,8 @@ from tests.live import until
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DONE, GONE, FAILED = 204, 404, 500
+#: What an enforcer has and does not need.
+NOTHING: Any = None
 
 
 @pytest.fixture(scope="module")
@@ -107,22 +109,38 @@ async def test_a_slow_broker_goes_on_while_others_are_asked(issued: Path, impati
     assert (slow.asked, refusing.asked) == (1, 1)
 
 
-async def test_the_first_answer_counts(issued: Path, impatient: None) -> None:
+async def test_the_first_answer_counts(issued: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And who gave it is asked first the next time."""
     hanging, quick = Broker(asyncio.Event()), Broker(DONE)
     async with asking(issued, hanging, quick) as api:
         assert await api.delete_queue("q")
+        # Now there is time: only the first is asked.
+        monkeypatch.setattr(management, "_ASK_ANOTHER_SECONDS", 20.0)
         assert await api.delete_queue("q")
         assert (hanging.asked, quick.asked) == (1, 2)
 
 
+async def test_a_connection_is_closed_while_deletions_wait(issued: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T21: as many as there may be at once, for a broker that is away."""
+    monkeypatch.setattr(management, "_AT_ONCE", 2)
+    waiting = asyncio.Event()
+    broker = Broker(waiting, waiting, DONE)
+    async with asking(issued, broker) as api:
+        deleting = [asyncio.create_task(api.delete_queue(f"q{number}")) for number in range(2)]
+        await until(lambda: broker.asked == 2, "both to wait")
+        await api.close_connections("tdn:entity:alice:0", "a right has ended")
+        assert broker.asked == 3
+        waiting.set()
+        assert await asyncio.gather(*deleting) == [True, True]
+
+
 async def test_nobody_answers(issued: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asking(issued, None, Broker(FAILED)) as api:
+        with pytest.raises(BrokerUnavailable, match="answered 500"):
+            await api.delete_queue("q")
     monkeypatch.setattr(management, "_ANSWER_SECONDS", 0.2)
     async with asking(issued, Broker(asyncio.Event()), None, Broker(asyncio.Event())) as api:
         with pytest.raises(BrokerUnavailable, match="did not answer"):
-            await api.delete_queue("q")
-    async with asking(issued, None, Broker(FAILED)) as api:
-        with pytest.raises(BrokerUnavailable, match="answered 500"):
             await api.delete_queue("q")
 
 
@@ -134,7 +152,7 @@ async def test_what_ends_a_right_is_tried_until_it_is_done(issued: Path, monkeyp
     noted: list[tuple[Any, ...]] = []
     state: Any = SimpleNamespace(get=lambda space, key: None)
     async with asking(issued, broker) as api:
-        enforcer = Enforcer(state, SimpleNamespace(publishers=list), api, lambda: SimpleNamespace(now=None), lambda *note: noted.append(note))  # type: ignore[arg-type]  # what it does not need
+        enforcer = Enforcer(state, NOTHING, api, NOTHING, lambda *note: noted.append(note), NOTHING)
         touched = enforcing.Touched(stale={("subject", "entity", "secret")})
         cut = await enforcer.settle(touched, [])
     assert (broker.asked, cut.queues, len(noted)) == (61, 1, 1)

@@ -275,7 +275,7 @@ def looked_at(state: State, outcome: Outcome) -> set[str]:
 def looked_at_by_guards(state: State, outcome: Outcome) -> set[str]:
     """The same, as guards find them that have allowed nobody anything yet."""
     memory, nothing = cast(Any, _Empty()), cast(Any, None)
-    return set(drive(Enforcer(state, memory, nothing, nothing, nothing)._topics(feeds.losses(outcome.writes))))
+    return set(drive(Enforcer(state, memory, nothing, nothing, nothing, nothing)._topics(feeds.losses(outcome.writes))))
 
 
 class _Empty:
