@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from tdn.bus.log import Appender
@@ -20,14 +20,14 @@ from tdn.protocol import jsontext
 from tdn.protocol.names import mint_uuid, new_session
 from tdn.protocol.times import format_time, parse_time
 from tdn.replica.replica import Replica
-from tdn.rules import principals
+from tdn.rules import clock, principals
 from tdn.rules.apply import RULES, audience, repeated, write_record
 from tdn.rules.state import Outcome
 from tdn.trust import envelope, openings, statements
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
 from tdn.trust.openings import Opening
-from tdn.trust.replay import MAX_CHANGE_LIFE
+from tdn.trust.replay import CLOCK_SKEW, MAX_CHANGE_LIFE
 
 logger = logging.getLogger(__name__)
 
@@ -80,9 +80,7 @@ class Changes:
         before = repeated(self._replica.reader, request)
         if before is not None:
             return before
-        envelope.require_addressed(
-            request, audiences=frozenset({audience(self._replica.reader)}), now=self._clock(), longest=MAX_CHANGE_LIFE
-        )
+        self.require_for_now(request, longest=MAX_CHANGE_LIFE)
         minted = None
         if request.kind == "register":
             minted = {"uuid": mint_uuid(), "seed": openings.new_seed()}
@@ -91,6 +89,19 @@ class Changes:
         elif request.kind == "subscribe":
             minted = {"queue": new_session()}
         return await self.append(request.kind, request.raw, minted)
+
+    def require_for_now(self, request: Envelope, *, longest: timedelta) -> None:
+        """Refuse what is meant for another network, or not for now.
+
+        Where its sender and another node agree against this node's clock, this one is behind. What it refused would be lost, since nobody believes an answer
+        with its date; another node judges it.
+        """
+        reader, now = self._replica.reader, self._clock()
+        if now + CLOCK_SKEW < request.issued:
+            elsewhere = clock.latest(reader, but=self._node.identity.name.id)
+            if elsewhere is not None and request.issued <= elsewhere + CLOCK_SKEW:
+                raise BrokerUnavailable(f"this node's clock is behind another node's, which said {format_time(elsewhere)}; set it")
+        envelope.require_addressed(request, audiences=frozenset({audience(reader)}), now=now, longest=longest)
 
     def mint_child(self, request: Envelope, fixed: Mapping[str, Any]) -> tuple[Opening, bytes]:
         """The advertisement of a registered child, and what it hides, from what the outcome fixed: any node mints the same."""

@@ -37,7 +37,6 @@ from tdn.protocol.rates import Rate
 from tdn.protocol.times import format_time
 from tdn.replica.replica import Applied, Replica
 from tdn.rules import principals
-from tdn.rules.apply import audience
 from tdn.trust import envelope, statements
 from tdn.trust.credentials import Credentials
 from tdn.trust.envelope import Envelope
@@ -253,8 +252,7 @@ class Intake:
         """First contact: the certificate into the log if it is news, then a reply queue for the session."""
         signer = request.signer
         reader = self._post.replica.reader
-        now = self._post.clock()
-        envelope.require_addressed(request, audiences=frozenset({audience(reader)}), now=now, longest=MAX_QUESTION_LIFE)
+        self._work.require_for_now(request, longest=MAX_QUESTION_LIFE)
         try:
             principals.require_current(reader, signer)
         except TrustError:

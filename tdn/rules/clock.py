@@ -38,6 +38,12 @@ def tick(state: State, node: Name, at: datetime, seq: int) -> tuple[Write, ...]:
     return draft.writes
 
 
+def latest(state: State, *, but: str) -> datetime | None:
+    """What the clock of any other node has said at last."""
+    told = [str(fact["at"]) for key, fact in state.all("tick") if key != but and _counts(state, key)]
+    return parse_time(max(told)) if told else None
+
+
 def _end_what_is_due(draft: Draft, now: str, occasion: Occasion) -> None:
     due = list(draft.scan("ends", up_to=f"{now} ~", limit=MAX_ENDS))
     for key, _ in due:
