@@ -97,6 +97,8 @@ class Enforcer:
         #: Returns when all that the log holds by now is in the state.
         self._read_to_end = read_to_end
         self._retrying = asyncio.Semaphore(_RETRIES_AT_ONCE)
+        #: How many steps were done that had failed before.
+        self._mended = 0
         #: What the last look through the broker found to rest on nothing: queues, and bindings of a queue to a topic.
         self._doubted: set[tuple[str, ...]] = set()
 
@@ -330,14 +332,19 @@ class Enforcer:
 
     async def _try(self, step: Callable[[], Awaitable[None]]) -> None:
         """Until it is done, whatever is in its way: what a broker would not end while others of its cluster were away would otherwise be there again with
-        them, and be said to be gone. Where nothing can be ended for hours, a few are tried at a time."""
+        them, and be said to be gone. Where nothing can be ended for hours, a few are tried at a time. As soon as one of
+        them is done, the others are tried without a pause: they would otherwise take as long again."""
+        mended = self._mended
         if await self._done(step):
             return
         pause = _AGAIN_SECONDS
         while True:
             async with self._retrying:
-                await asyncio.sleep(pause)
+                if mended == self._mended:
+                    await asyncio.sleep(pause)
+                mended = self._mended
                 if await self._done(step):
+                    self._mended += 1
                     return
             pause = min(2 * pause, _AGAIN_MOST_SECONDS)
 

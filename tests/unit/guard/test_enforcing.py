@@ -233,6 +233,41 @@ async def test_one_step_that_is_stuck_keeps_no_other_waiting(guarded: Guarded, h
     assert (await settling).queues == 40
 
 
+class Pausing:
+    """`asyncio`, but for pauses: they last until they are let go, one after the other."""
+
+    def __init__(self) -> None:
+        self.asleep = 0
+        self.let_go = asyncio.Semaphore(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        self.asleep += 1
+        await self.let_go.acquire()
+        self.asleep -= 1
+
+
+async def test_what_waits_is_done_as_soon_as_one_can_be(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T21: not after as long again as nothing could be ended."""
+    pausing = Pausing()
+    monkeypatch.setattr(enforcing, "asyncio", pausing)
+    uuid = a_topic(guarded)
+    secrets = [fresh_queue() for _ in range(40)]
+    guarded.api.stuck = {guarded.queue("alice", uuid, secret) for secret in secrets}
+    settling = [asyncio.create_task(guarded.enforcer.settle(feeds.Touched(stale={(uuid, "alice", secret)}), [])) for secret in secrets]
+    await until(lambda: guarded.api.tried == 40 and pausing.asleep == 8, "all to be tried, and some to be tried again")
+    pausing.let_go.release()
+    await until(lambda: guarded.api.tried == 41 and pausing.asleep == 8, "another to be tried again")
+    guarded.api.stuck = set()
+    pausing.let_go.release()
+    await until(lambda: len(guarded.api.bound) == 7, "all to be done but those whose pause still lasts")
+    for _ in range(7):
+        pausing.let_go.release()
+    assert sum([(await one).queues for one in settling]) == 40
+
+
 async def test_a_guard_that_is_told_to_stop_stops(guarded: Guarded, hasty: None) -> None:
     """Also when nothing can be ended: neither queues nor connections."""
     uuid, secret = a_topic(guarded), fresh_queue()
