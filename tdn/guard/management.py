@@ -54,7 +54,8 @@ class Management:
         return ClientSession(
             connector=TCPConnector(ssl=tls_context(self._credentials), limit=0, limit_per_host=_AT_ONCE),
             headers={"Authorization": f"Basic {b64encode(f'{MANAGEMENT_USER}:{self._password}'.encode()).decode()}"},
-            timeout=ClientTimeout(total=_ANSWER_SECONDS),
+            # From when it is sent: what waits for one of our own connections is not given up in the middle of its work.
+            timeout=ClientTimeout(total=None, sock_connect=_ANSWER_SECONDS, sock_read=_ANSWER_SECONDS),
         )
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
