@@ -184,6 +184,21 @@ async def test_one_that_cannot_be_ended_keeps_no_other(guarded: Guarded) -> None
     assert (await guarded.look())["queues"] == 1
 
 
+async def test_a_look_ends_several_at_once(guarded: Guarded) -> None:
+    """T22: each may take seconds while a broker is away."""
+    uuid, both, delete = a_topic(guarded), asyncio.Barrier(2), guarded.api.delete_queue
+
+    async def together(queue: str) -> bool:
+        async with asyncio.timeout(5):
+            await both.wait()
+        return await delete(queue)
+
+    guarded.api.delete_queue = together  # type: ignore[method-assign]
+    for _ in range(2):
+        guarded.queue("bob", uuid, fresh_queue(), uuid)
+    assert (await guarded.look(at_once=True))["queues"] == 2
+
+
 async def test_an_exchange_stays_until_the_log_has_ended_its_topic(guarded: Guarded) -> None:
     """By this guard's clock it has run out; by log time it has not, and may be renewed."""
     uuid = a_topic(guarded)
@@ -231,6 +246,25 @@ async def test_one_step_that_is_stuck_keeps_no_other_waiting(guarded: Guarded, h
     assert not settling.done()
     guarded.api.stuck = set()
     assert (await settling).queues == 40
+
+
+async def test_one_subscriber_that_is_stuck_keeps_no_other_of_its_topic(guarded: Guarded, hasty: None) -> None:
+    """T21: they would read on for as long as a broker is away that has a copy of its queue."""
+    uuid = a_topic(guarded)
+    guarded.log.open("alice", uuid)
+    grant = guarded.log.gave("alice", "*", uuid, "subscribe")
+    queues = []
+    for entity in ("bob", "carol", "dave", "erin"):
+        secret = fresh_queue()
+        guarded.log.subscribe(entity, uuid, queue=secret)
+        queues.append(guarded.queue(entity, uuid, secret, uuid))
+    guarded.api.stuck = {queues[0]}
+    retracted = guarded.log.retract("alice", grant)
+    settling = asyncio.create_task(guarded.enforcer.settle(feeds.losses(retracted.writes), []))
+    await until(lambda: guarded.api.bound.keys() == {queues[0]}, "the others to be ended")
+    assert not settling.done()
+    guarded.api.stuck = set()
+    assert (await settling).queues == 4
 
 
 class Pausing:
