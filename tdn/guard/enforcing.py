@@ -142,7 +142,7 @@ class Enforcer:
         await asyncio.gather(*(self._close(login, reason) for login, reason in lost.items()))
         cut.logins |= lost.keys()
         cut.take(await self.look_through(at_once=True))
-        topics = [exchange async for exchange in self._management.exchanges() if names.is_topic(exchange)]
+        topics = [exchange for exchange in await self._management.exchanges() if names.is_topic(exchange)]
         await self._all(partial(self._settle_topic, topic, cut) for topic in topics)
         return cut
 
@@ -172,8 +172,8 @@ class Enforcer:
             elif feeds.is_stale(self._state, *words) or may_end(queue):
                 await self._drop(queue, "rests on nothing", cut)
 
-        queues = [queue async for queue in self._management.queues()]
-        topics = [exchange async for exchange in self._management.exchanges() if names.is_topic(exchange)]
+        queues = await self._management.queues()
+        topics = [exchange for exchange in await self._management.exchanges() if names.is_topic(exchange)]
         named = [(queue, found) for queue in queues if (found := names.read_feed_queue(queue)) is not None]
         for portion in _portions(named):
             bound = {}

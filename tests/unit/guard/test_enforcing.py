@@ -5,7 +5,7 @@ is there, when it can be ended, and what happens in the middle.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,13 +34,11 @@ class Api:
         self.tried = 0
         self.listing: Callable[[], object] = lambda: None
 
-    async def queues(self) -> AsyncIterator[str]:
-        for queue in list(self.bound):
-            yield queue
+    async def queues(self) -> list[str]:
+        return [*self.bound]
 
-    async def exchanges(self) -> AsyncIterator[str]:
-        for topic in list(self.topics):
-            yield topic
+    async def exchanges(self) -> list[str]:
+        return [*self.topics]
 
     async def bindings_to(self, queue: str) -> list[tuple[str, str]]:
         found = [(topic, "~") for topic in sorted(self.bound[queue])]
