@@ -243,6 +243,47 @@ def test_who_is_sure(
     assert guard.sure is (reason is None)
 
 
+# --- sure ---
+
+
+@pytest.mark.parametrize("third", ["away", "hanging", "behind"])
+async def test_a_broker_whose_copy_of_the_log_still_grows(guard: Guard, monkeypatch: pytest.MonkeyPatch, third: str) -> None:
+    """T21: what is its end is not the log's; another broker says that. One that does not say is not waited for."""
+    asked, left = list[str](), list[str]()
+
+    async def open_one(brokers: list[Any], *_: Any, **__: Any) -> Any:
+        (broker,) = brokers
+        asked.append(broker)
+        if broker == "b3" and third == "away":
+            raise BrokerUnavailable("away")
+        if broker == "b3" and third == "hanging":
+            await asyncio.Event().wait()
+        return SimpleNamespace(broker=broker, abandon=lambda: left.append(broker))
+
+    async def last_offset(connection: Any) -> int:
+        return {"b2": 7, "b3": 3}[connection.broker]
+
+    monkeypatch.setattr(service.Connection, "open", open_one)
+    monkeypatch.setattr(service.log, "last_offset", last_offset)
+    monkeypatch.setattr(service, "_END_SECONDS", 0.05)
+    guard.replica._found_offset = 5
+    own: Any = SimpleNamespace(broker="b1")
+    catching_up = asyncio.create_task(guard._catch_up(own))
+    await asyncio.sleep(0)
+    assert asked == [], "its own copy is read first"
+    guard.replica.caught_up.set()
+    await until(lambda: sorted(asked) == ["b2", "b3"], "the others to be asked")
+    await until(lambda: sorted(left) == ["b2", "b3"][: 1 + (third == "behind")], "their connections to be left")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for offset in (6, 7):
+        assert not catching_up.done()
+        guard.replica._found_offset = offset
+        guard.replica._told()
+        await asyncio.sleep(0)
+    await asyncio.wait_for(catching_up, 5)
+
+
 # --- done -----------------------------------------------------------------------------------------------------------------------------
 
 
