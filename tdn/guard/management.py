@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -23,7 +23,6 @@ from tdn.trust.credentials import Credentials
 
 #: Requests at once to one broker.
 _AT_ONCE = 32
-_PAGE = 500
 #: How long one of several brokers may take before another is asked too: longer than looking through many queues takes.
 _ASK_ANOTHER_SECONDS = 4.0
 #: And how long it may take at all. A queue that is on several brokers, one of which goes away in the middle of its deletion, is deleted by force after 5 s for each of them, by
@@ -54,7 +53,8 @@ class Management:
         return ClientSession(
             connector=TCPConnector(ssl=tls_context(self._credentials), limit=0, limit_per_host=_AT_ONCE),
             headers={"Authorization": f"Basic {b64encode(f'{MANAGEMENT_USER}:{self._password}'.encode()).decode()}"},
-            timeout=ClientTimeout(total=_ANSWER_SECONDS),
+            # From when it is sent: what waits for one of our own connections is not given up in the middle of its work.
+            timeout=ClientTimeout(total=None, sock_connect=_ANSWER_SECONDS, sock_read=_ANSWER_SECONDS),
         )
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -128,25 +128,16 @@ class Management:
         """Each broker of the cluster as it describes itself: running or not, alarms, open files."""
         return await self._get("nodes") or []
 
-    async def queues(self) -> AsyncIterator[str]:
-        async for row in self._pages("queues"):
-            yield row["name"]
+    async def queues(self) -> list[str]:
+        return await self._names("queues")
 
-    async def exchanges(self) -> AsyncIterator[str]:
-        async for row in self._pages("exchanges"):
-            yield row["name"]
+    async def exchanges(self) -> list[str]:
+        return await self._names("exchanges")
 
-    async def _pages(self, what: str) -> AsyncIterator[dict[str, Any]]:
-        page = 1
-        while True:
-            found = await self._get(f"{what}/{self._vhost}?columns=name&page={page}&page_size={_PAGE}&pagination=true")
-            if not isinstance(found, dict):
-                return
-            for row in found["items"]:
-                yield row
-            if page >= found["page_count"]:
-                return
-            page += 1
+    async def _names(self, what: str) -> list[str]:
+        # All at once: a broker looks at all of them for each page of 500. Of 10,000 queues: 0.3 s, and 5.5 s of its processor in pages.
+        rows = await self._get(f"{what}/{self._vhost}?columns=name") or []
+        return [row["name"] for row in rows]
 
     async def _get(self, path: str, urls: Sequence[str] | None = None) -> Any:
         async def get(url: str) -> Any:

@@ -19,7 +19,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tdn.bus.connection import CUT_OFF, Channel, Connection
+from tdn.bus import log
+from tdn.bus.connection import CUT_OFF, Broker, Channel, Connection
 from tdn.errors import BrokerUnavailable, LogDiverged, NotTaken, TdnError, TrustError, UnknownRules
 from tdn.guard import others, trim_policy
 from tdn.guard.answering import Answering
@@ -55,6 +56,8 @@ BEAT_SECONDS = 0.5
 LEASE_SECONDS = 3.0
 #: A guard that could not follow the log for so long at its own broker tries the others.
 _OWN_BROKER_SECONDS = 5.0
+#: How long another broker may take to say where the log ends. One that hangs does not keep a guard from beginning.
+_END_SECONDS = 3.0
 #: Between two looks at what ends by this guard's own clock, and two flushes of the audit log.
 _CLOCK_SECONDS = 0.5
 _FLUSH_SECONDS = 0.1
@@ -219,14 +222,15 @@ class Guard:
                 )
                 following = asyncio.create_task(self.replica.follow(connection))
                 placed = asyncio.create_task(self.replica.placed.wait())
-                caught_up = asyncio.create_task(self.replica.caught_up.wait())
+                caught_up = asyncio.create_task(self._catch_up(connection))
                 try:
                     await asyncio.wait([following, placed], return_when=asyncio.FIRST_COMPLETED)
                     # Nodes that compare wait to hear how far this store goes.
                     self._news.set()
                     await asyncio.wait([following, caught_up], return_when=asyncio.FIRST_COMPLETED)
-                    self._following = self.replica.caught_up.is_set()
-                    if self._following:
+                    if caught_up.done():
+                        await caught_up
+                        self._following = True
                         self._look()
                     await following
                 finally:
@@ -244,6 +248,24 @@ class Guard:
             # A broker that has just started may let us in and not have its copy of the log yet.
             prefer = self._settings.own_broker if time.monotonic() - began > _OWN_BROKER_SECONDS else None
             await asyncio.sleep(0.3)
+
+    async def _catch_up(self, connection: Connection) -> None:
+        """Return when all of the log is read: all that any broker has. One that was away gives an old end while its copy grows, for seconds where much was
+        missing, and the guard beside it would be sure of what was revoked meanwhile. Whatever counts, most brokers have: one that does not say is not waited for."""
+        await self.replica.caught_up.wait()
+        elsewhere = [broker for broker in self._settings.brokers if broker != connection.broker]
+        ends = await asyncio.gather(*map(self._end_at, elsewhere))
+        await self.replica.read_to(max(ends, default=-1))
+
+    async def _end_at(self, broker: Broker) -> int:
+        with contextlib.suppress(TdnError, TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                connection = await Connection.open([broker], self._credentials, vhost=self._settings.vhost)
+                try:
+                    return await log.last_offset(connection)
+                finally:
+                    connection.abandon()
+        return -1
 
     # --- saying how far it is ---
 

@@ -46,6 +46,10 @@ class LogStands(BrokerUnavailable):
     """The log takes no records over this connection, or gives none back. Another connection may do better."""
 
 
+class ClockBehind(BrokerUnavailable):
+    """By its sender's date and another node's clock, this node's is behind. What it would answer by its own clock is the cause."""
+
+
 class Changes:
     """Puts changes into the log and waits for what became of them."""
 
@@ -97,11 +101,16 @@ class Changes:
         with its date; another node judges it.
         """
         reader, now = self._replica.reader, self._clock()
-        if now + CLOCK_SKEW < request.issued:
-            elsewhere = clock.latest(reader, but=self._node.identity.name.id)
-            if elsewhere is not None and request.issued <= elsewhere + CLOCK_SKEW:
-                raise BrokerUnavailable(f"this node's clock is behind another node's, which said {format_time(elsewhere)}; set it")
-        envelope.require_addressed(request, audiences=frozenset({audience(reader)}), now=now, longest=longest)
+        audiences = frozenset({audience(reader)})
+        try:
+            envelope.require_addressed(request, audiences=audiences, now=now, longest=longest)
+        except TrustError as refusal:
+            told = clock.latest(reader, but=self._node.identity.name.id) if request.issued > now + CLOCK_SKEW else None
+            if told is None or request.issued > told + CLOCK_SKEW:
+                raise
+            # What is wrong with it at any time is no matter of clocks.
+            envelope.require_addressed(request, audiences=audiences, now=request.issued, longest=longest)
+            raise ClockBehind(f"this node's clock is behind another node's, which said {format_time(told)}; set it") from refusal
 
     def mint_child(self, request: Envelope, fixed: Mapping[str, Any]) -> tuple[Opening, bytes]:
         """The advertisement of a registered child, and what it hides, from what the outcome fixed: any node mints the same."""

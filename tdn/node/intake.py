@@ -25,7 +25,7 @@ from tdn.bus.direct import DirectReplies
 from tdn.errors import BrokerUnavailable, LogDiverged, MalformedMessage, Refused, TdnError, TrustError, UnknownRules
 from tdn.node import changes, questions
 from tdn.node.answering import Answering
-from tdn.node.changes import Changes, LogStands, NoLongerCurrent, require_accepted
+from tdn.node.changes import Changes, ClockBehind, LogStands, NoLongerCurrent, require_accepted
 from tdn.node.guards import Guards
 from tdn.node.observed import Observed
 from tdn.node.questions import Answer
@@ -46,6 +46,11 @@ logger = logging.getLogger(__name__)
 
 #: Changes and questions in work at once.
 _PREFETCH = 128
+
+#: A node whose clock is behind has its hands free, and would take most of what it puts back again before others do: so it holds each for a moment. As many
+#: at once: anybody can write a date that another node's wrong clock bears out, and must not hold up the others' changes by it.
+_HOLD_SECONDS = 0.5
+_MOST_HELD = 64
 
 #: How long the guards are waited for before a revocation is answered with their names. Longer than one takes to be fenced.
 _GUARDS_SECONDS = 8.0
@@ -91,6 +96,7 @@ class Intake:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open = True
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held = 0
         self._traffic = Traffic(post.replica.reader, connection, post.guards, post.clock, feeds=post.feeds)
         # Two, so that nobody who cannot be named disturbs the first contact of those who can.
         self._welcomes = DirectReplies(post.brokers, post.credentials, post.vhost)
@@ -166,7 +172,10 @@ class Intake:
             if isinstance(error, LogStands):
                 # This connection is open and of no use; what was taken over it comes again when it ends.
                 self._break(error)
-            elif not channel.closed.done():
+                return
+            if isinstance(error, ClockBehind):
+                await self._hold()
+            if not channel.closed.done():
                 channel.nack(delivery.tag)
             return
         except (LogDiverged, UnknownRules, NoLongerCurrent) as error:
@@ -190,6 +199,14 @@ class Intake:
         if not channel.closed.done():
             channel.ack(delivery.tag)
 
+    async def _hold(self) -> None:
+        if self._held < _MOST_HELD:
+            self._held += 1
+            try:
+                await asyncio.sleep(_HOLD_SECONDS)
+            finally:
+                self._held -= 1
+
     async def _change(self, delivery: Delivery) -> None:
         try:
             with trail.step("admit"):
@@ -201,13 +218,17 @@ class Intake:
         self._post.counts[request.kind] += 1
         await self._answer_change(request, delivery)
 
-    async def _answer_change(self, request: Envelope, delivery: Delivery) -> None:
-        """Decide a change of a verified sender, or tell it what is wrong."""
+    async def _answer_change(self, request: Envelope, delivery: Delivery, *, last: bool = False) -> None:
+        """Decide a change of a verified sender, or tell it what is wrong: by this node's clock alone where it goes to no other."""
         try:
             if request.kind == "hello":
                 await self._welcome(request, delivery)
             else:
                 await self._decide(request, delivery)
+        except ClockBehind as error:
+            if not last or not isinstance(error.__cause__, TrustError):
+                raise
+            self._send(request, delivery, "error", error.__cause__.as_object())
         except (BrokerUnavailable, LogDiverged, UnknownRules, NoLongerCurrent):
             raise
         except TdnError as error:
@@ -285,7 +306,7 @@ class Intake:
             return
         try:
             # Once more: it may have failed because nodes or brokers were killed again and again.
-            await self._answer_change(request, delivery)
+            await self._answer_change(request, delivery, last=True)
         except TdnError:
             raise
         except Exception:
@@ -304,7 +325,7 @@ class Intake:
         post.counts[question.kind] += 1
         if question.kind == "register" and sealed:
             # Its creator named this node. Decided like any other change; nobody else takes it when this node dies.
-            await self._answer_change(question, delivery)
+            await self._answer_change(question, delivery, last=True)
             return
         try:
             post.answering.admit(question, sealed=sealed, now=now)

@@ -138,10 +138,14 @@ class Replica:
         end = await log.last_offset(connection)
         try:
             async with asyncio.timeout(_RESUME_SECONDS):
-                while self._found_offset < end:
-                    await self._progress.wait()
+                await self.read_to(end)
         except TimeoutError as error:
             raise BrokerUnavailable("the broker does not deliver the end of the log") from error
+
+    async def read_to(self, offset: int) -> None:
+        """Return when the log has been read here up to an offset, however long that takes."""
+        while self._found_offset < offset:
+            await self._progress.wait()
 
     async def _linger(self) -> None:
         """Let records gather, until somebody waits for one: what has gathered is then applied while that one is on its way."""

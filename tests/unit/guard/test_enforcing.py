@@ -5,7 +5,7 @@ is there, when it can be ended, and what happens in the middle.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,13 +34,11 @@ class Api:
         self.tried = 0
         self.listing: Callable[[], object] = lambda: None
 
-    async def queues(self) -> AsyncIterator[str]:
-        for queue in list(self.bound):
-            yield queue
+    async def queues(self) -> list[str]:
+        return [*self.bound]
 
-    async def exchanges(self) -> AsyncIterator[str]:
-        for topic in list(self.topics):
-            yield topic
+    async def exchanges(self) -> list[str]:
+        return [*self.topics]
 
     async def bindings_to(self, queue: str) -> list[tuple[str, str]]:
         found = [(topic, "~") for topic in sorted(self.bound[queue])]
@@ -133,9 +131,17 @@ async def test_what_is_over_goes_at_once_and_what_is_unknown_at_the_second_look(
     assert guarded.api.bound == {}
 
 
-async def test_after_a_start_what_is_unknown_goes_at_once(guarded: Guarded) -> None:
-    guarded.queue("bob", a_topic(guarded), fresh_queue())
+async def test_after_a_start(guarded: Guarded) -> None:
+    """T21: what lost its right goes at once. What is unknown may be of a record that this guard's broker does not have yet, with a day's messages in it."""
+    uuid, secret = a_topic(guarded), fresh_queue()
+    grant = guarded.log.gave("alice", "bob", uuid, "subscribe")
+    guarded.log.subscribe("bob", uuid, queue=secret)
+    guarded.log.retract("alice", grant)
+    lost, unknown = guarded.queue("bob", uuid, secret, uuid), guarded.queue("carol", uuid, fresh_queue(), uuid)
     assert (await guarded.look(at_once=True))["queues"] == 1
+    assert lost not in guarded.api.bound
+    assert unknown in guarded.api.bound
+    assert (await guarded.look())["queues"] == 1
 
 
 async def test_what_was_made_for_a_record_that_is_not_read_yet(guarded: Guarded) -> None:
@@ -143,7 +149,8 @@ async def test_what_was_made_for_a_record_that_is_not_read_yet(guarded: Guarded)
     uuid, secret = a_topic(guarded), fresh_queue()
     queue = guarded.queue("alice", uuid, secret, uuid)
     guarded.unread.append(lambda: guarded.log.subscribe("alice", uuid, queue=secret))
-    assert (await guarded.look(at_once=True))["queues"] == 0
+    for _ in range(2):
+        assert (await guarded.look())["queues"] == 0
     assert queue in guarded.api.bound
 
 
@@ -182,6 +189,22 @@ async def test_one_that_cannot_be_ended_keeps_no_other(guarded: Guarded) -> None
     assert over not in guarded.api.topics
     guarded.api.stuck = set()
     assert (await guarded.look())["queues"] == 1
+
+
+async def test_a_look_ends_several_at_once(guarded: Guarded) -> None:
+    """T22: each may take seconds while a broker is away."""
+    uuid, both, delete = a_topic(guarded), asyncio.Barrier(2), guarded.api.delete_queue
+
+    async def together(queue: str) -> bool:
+        async with asyncio.timeout(5):
+            await both.wait()
+        return await delete(queue)
+
+    guarded.api.delete_queue = together  # type: ignore[method-assign]
+    for _ in range(2):
+        guarded.queue("bob", uuid, fresh_queue(), uuid)
+    assert (await guarded.look())["queues"] == 0
+    assert (await guarded.look())["queues"] == 2
 
 
 async def test_an_exchange_stays_until_the_log_has_ended_its_topic(guarded: Guarded) -> None:
@@ -231,6 +254,60 @@ async def test_one_step_that_is_stuck_keeps_no_other_waiting(guarded: Guarded, h
     assert not settling.done()
     guarded.api.stuck = set()
     assert (await settling).queues == 40
+
+
+async def test_one_subscriber_that_is_stuck_keeps_no_other_of_its_topic(guarded: Guarded, hasty: None) -> None:
+    """T21: they would read on for as long as a broker is away that has a copy of its queue."""
+    uuid = a_topic(guarded)
+    guarded.log.open("alice", uuid)
+    grant = guarded.log.gave("alice", "*", uuid, "subscribe")
+    queues = []
+    for entity in ("bob", "carol", "dave", "erin"):
+        secret = fresh_queue()
+        guarded.log.subscribe(entity, uuid, queue=secret)
+        queues.append(guarded.queue(entity, uuid, secret, uuid))
+    guarded.api.stuck = {queues[0]}
+    retracted = guarded.log.retract("alice", grant)
+    settling = asyncio.create_task(guarded.enforcer.settle(feeds.losses(retracted.writes), []))
+    await until(lambda: guarded.api.bound.keys() == {queues[0]}, "the others to be ended")
+    assert not settling.done()
+    guarded.api.stuck = set()
+    assert (await settling).queues == 4
+
+
+class Pausing:
+    """`asyncio`, but for pauses: they last until they are let go, one after the other."""
+
+    def __init__(self) -> None:
+        self.asleep = 0
+        self.let_go = asyncio.Semaphore(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        self.asleep += 1
+        await self.let_go.acquire()
+        self.asleep -= 1
+
+
+async def test_what_waits_is_done_as_soon_as_one_can_be(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T21: not after as long again as nothing could be ended."""
+    pausing = Pausing()
+    monkeypatch.setattr(enforcing, "asyncio", pausing)
+    uuid = a_topic(guarded)
+    secrets = [fresh_queue() for _ in range(40)]
+    guarded.api.stuck = {guarded.queue("alice", uuid, secret) for secret in secrets}
+    settling = [asyncio.create_task(guarded.enforcer.settle(feeds.Touched(stale={(uuid, "alice", secret)}), [])) for secret in secrets]
+    await until(lambda: guarded.api.tried == 40 and pausing.asleep == 8, "all to be tried, and some to be tried again")
+    pausing.let_go.release()
+    await until(lambda: guarded.api.tried == 41 and pausing.asleep == 8, "another to be tried again")
+    guarded.api.stuck = set()
+    pausing.let_go.release()
+    await until(lambda: len(guarded.api.bound) == 7, "all to be done but those whose pause still lasts")
+    for _ in range(7):
+        pausing.let_go.release()
+    assert sum([(await one).queues for one in settling]) == 40
 
 
 async def test_a_guard_that_is_told_to_stop_stops(guarded: Guarded, hasty: None) -> None:

@@ -41,9 +41,10 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Broker:
-    """One that answers requests one after the other as it is told; a number is a status, an event what it waits for before it has done it."""
+    """One that answers requests one after the other as it is told; a number is a status, an event what it waits for before it has done it, and what is
+    listed are names."""
 
-    def __init__(self, *answers: int | asyncio.Event) -> None:
+    def __init__(self, *answers: int | asyncio.Event | list[str]) -> None:
         self.answers = list(answers)
         self.asked = 0
         self.given_up = 0
@@ -59,6 +60,8 @@ class Broker:
                 self.given_up += 1
                 raise
             answer = DONE
+        if isinstance(answer, list):
+            return web.json_response([{"name": name} for name in answer])
         return web.Response(status=answer)
 
 
@@ -93,6 +96,16 @@ async def test_absent_is_no_error(issued: Path) -> None:
     async with asking(issued, Broker(DONE, GONE)) as api:
         assert await api.delete_queue("q")
         assert not await api.delete_queue("q")
+
+
+async def test_a_list_is_of_one_moment(issued: Path) -> None:
+    """T21: page by page, what moves up when something is deleted meanwhile would be passed over, and said to be ended."""
+    everything = [f"q{number}" for number in range(1234)]
+    broker = Broker(everything)
+    async with asking(issued, broker) as api:
+        assert await api.queues() == everything
+        assert await api.exchanges() == everything
+    assert broker.asked == 2
 
 
 async def test_a_slow_broker_goes_on_while_others_are_asked(issued: Path, impatient: None) -> None:
@@ -142,6 +155,17 @@ async def test_nobody_answers(issued: Path, impatient: None, monkeypatch: pytest
     async with asking(issued, Broker(asyncio.Event()), None, Broker(asyncio.Event())) as api:
         with pytest.raises(BrokerUnavailable, match="did not answer"):
             await api.delete_queue("q")
+
+
+async def test_the_time_that_a_request_waits_for_a_connection_is_not_its_own(issued: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T21: where very many wait for a broker that is away, the last would be given up as soon as they are sent."""
+    monkeypatch.setattr(management, "_AT_ONCE", 1)
+    monkeypatch.setattr(management, "_ANSWER_SECONDS", 0.5)
+    broker = Broker(asyncio.Event(), DONE)
+    async with asking(issued, broker) as api:
+        first, second = await asyncio.gather(api.delete_queue("q1"), api.delete_queue("q2"), return_exceptions=True)
+    assert isinstance(first, BrokerUnavailable)
+    assert second is True
 
 
 async def test_what_ends_a_right_is_tried_until_it_is_done(issued: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,9 @@ from little_network import LittleNetwork
 from played_broker import PlayedChannel, PlayedConnection
 
 from tdn.bus.connection import Channel
+from tdn.errors import BrokerUnavailable
 from tdn.guard import service
+from tdn.guard.enforcing import Cut
 from tdn.guard.others import SILENT_BEATS
 from tdn.guard.service import LEASE_SECONDS, Guard, GuardSettings
 from tdn.protocol import names
@@ -239,3 +241,145 @@ def test_who_is_sure(
     told = guard.readiness()
     assert (told["ready"], told.get("reason")) == (reason is None, reason)
     assert guard.sure is (reason is None)
+
+
+# --- sure ---
+
+
+@pytest.mark.parametrize("third", ["away", "hanging", "behind"])
+async def test_a_broker_whose_copy_of_the_log_still_grows(guard: Guard, monkeypatch: pytest.MonkeyPatch, third: str) -> None:
+    """T21: what is its end is not the log's; another broker says that. One that does not say is not waited for."""
+    asked, left = list[str](), list[str]()
+
+    async def open_one(brokers: list[Any], *_: Any, **__: Any) -> Any:
+        (broker,) = brokers
+        asked.append(broker)
+        if broker == "b3" and third == "away":
+            raise BrokerUnavailable("away")
+        if broker == "b3" and third == "hanging":
+            await asyncio.Event().wait()
+        return SimpleNamespace(broker=broker, abandon=lambda: left.append(broker))
+
+    async def last_offset(connection: Any) -> int:
+        return {"b2": 7, "b3": 3}[connection.broker]
+
+    monkeypatch.setattr(service.Connection, "open", open_one)
+    monkeypatch.setattr(service.log, "last_offset", last_offset)
+    monkeypatch.setattr(service, "_END_SECONDS", 0.05)
+    guard.replica._found_offset = 5
+    own: Any = SimpleNamespace(broker="b1")
+    catching_up = asyncio.create_task(guard._catch_up(own))
+    await asyncio.sleep(0)
+    assert asked == [], "its own copy is read first"
+    guard.replica.caught_up.set()
+    await until(lambda: sorted(asked) == ["b2", "b3"], "the others to be asked")
+    await until(lambda: sorted(left) == ["b2", "b3"][: 1 + (third == "behind")], "their connections to be left")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for offset in (6, 7):
+        assert not catching_up.done()
+        guard.replica._found_offset = offset
+        guard.replica._told()
+        await asyncio.sleep(0)
+    await asyncio.wait_for(catching_up, 5)
+
+
+# --- done -----------------------------------------------------------------------------------------------------------------------------
+
+
+class Ending:
+    """Looks through the broker that last until they are let go; the logins that each was to close."""
+
+    def __init__(self) -> None:
+        self.begun: list[dict[str, str]] = []
+        self.may_end = asyncio.Event()
+        self.cancelled = 0
+
+    async def settle_all(self, logins: dict[str, str]) -> Cut:
+        self.begun.append(dict(logins))
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Cut(queues=1)
+
+
+@pytest.fixture
+def ending(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> Ending:
+    """The log is read up to record 9."""
+    ending = Ending()
+    monkeypatch.setattr(guard, "_enforcer", ending)
+    monkeypatch.setattr(type(guard.replica), "position", (9, "head"))
+    monkeypatch.setattr(guard._memory, "complete", True)
+    return ending
+
+
+async def test_it_is_done_when_everything_is(guard: Guard, ending: Ending) -> None:
+    """T21: whoever waits for a guard waits until it has ended what earlier records end, too."""
+    first, second = asyncio.Event(), asyncio.Event()
+    guard._begin(first.wait(), 6)  # type: ignore[arg-type]
+    guard._begin(second.wait(), 8)  # type: ignore[arg-type]
+    unnumbered = guard._begin(asyncio.Event().wait(), None)  # type: ignore[arg-type]
+    assert guard._done == 5
+    first.set()
+    await until(lambda: guard._done == 7, "the first to be done")
+    second.set()
+    await until(lambda: guard._done == 9, "the second to be done")
+    unnumbered.cancel()
+
+
+async def test_a_look_that_is_not_done_when_the_next_begins(
+    guard: Guard, broker: PlayedConnection, ending: Ending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T22: after a second loss of the connection one look goes on, for all that was missed before either; and it is said for all of it."""
+    told: list[tuple[int, int]] = []
+
+    async def tell(seq: int, cut: Cut) -> None:
+        told.append((seq, cut.queues))
+
+    monkeypatch.setattr(guard, "_tell", tell)
+    guard._missed, guard._missed_logins = [4, 5], {"alice": "over"}
+    guard._look()
+    await until(lambda: len(ending.begun) == 1, "the first look")
+    guard._missed, guard._missed_logins = [8], {"bob": "over"}
+    guard._look()
+    await until(lambda: len(ending.begun) == 2, "the second look")
+    assert ending.cancelled == 1
+    assert ending.begun[1] == {"alice": "over", "bob": "over"}
+    assert (guard._done, guard.cutting) == (3, 1)
+    ending.may_end.set()
+    await until(lambda: not guard.cutting, "the look to end")
+    assert told == [(4, 1), (5, 1), (8, 1)]
+    assert guard._done == 9
+    guard._missed = [9]
+    guard._look()
+    await until(lambda: not guard.cutting, "another look")
+    assert (ending.begun[2], told[3:]) == ({}, [(9, 1)])
+
+
+async def test_a_guard_looks_again_and_again(guard: Guard, broker: PlayedConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T22: whatever became of the last look; but not while it does not know that it has all of the log."""
+    looked = asyncio.Event()
+    failures, looks = [BrokerUnavailable("away"), ValueError("no JSON")], list[tuple[bool, bool]]()
+
+    async def look_through(*, at_once: bool) -> Cut:
+        looks.append((at_once, guard.sure))
+        if failures:
+            raise failures.pop()
+        looked.set()
+        return Cut()
+
+    monkeypatch.setattr(guard, "_enforcer", SimpleNamespace(look_through=look_through))
+    monkeypatch.setattr(guard, "_settings", replace(guard._settings, look_seconds=0.001))
+    monkeypatch.setattr(service, "_LOOKING_PART", 0)
+    guard._said = time.monotonic()
+    guard._following = False
+    looking = asyncio.create_task(guard._keep_looking())
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert looks == []
+    guard._following = True
+    await asyncio.wait_for(looked.wait(), 5)
+    looking.cancel()
+    assert looks[:3] == [(False, True)] * 3
