@@ -25,6 +25,7 @@ from tdn.guard import service
 from tdn.guard.others import SILENT_BEATS
 from tdn.guard.service import LEASE_SECONDS, Guard, GuardSettings
 from tdn.protocol import names
+from tdn.rules.state import LogRecord, Outcome
 from tests.live import until
 
 
@@ -239,3 +240,15 @@ def test_who_is_sure(
     told = guard.readiness()
     assert (told["ready"], told.get("reason")) == (reason is None, reason)
     assert guard.sure is (reason is None)
+
+
+async def test_what_was_missed_is_bounded(guard: Guard) -> None:
+    """A guard that reads a long log from its beginning meets a change that ends something, millions of times. It says that it is done with none of them
+    before it has looked, and tells the last."""
+    guard._following = False
+    count = 5 * service._TOLD_LATE
+    for seq in range(1, count + 1):
+        guard._on_applied([(LogRecord(seq, "0" * 64, b""), Outcome("accepted", "retract", ()))])
+    assert len(guard._missed) <= 2 * service._TOLD_LATE
+    assert guard._missed[0] == 1
+    assert guard._missed[-service._TOLD_LATE :] == list(range(count - service._TOLD_LATE + 1, count + 1))
