@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +24,9 @@ _LOOK_SECONDS = 5.0
 _AGAIN_SECONDS = 60.0
 #: How long whoever applies waits at most while a reader is waited for.
 _BUSY_MILLISECONDS = 500
+#: Whoever applies may be folding back at the same moment, or have just written more: so often it is tried again, and after how long.
+_TRIES = 10
+_PAUSE_SECONDS = 0.05
 
 
 class Searches(Protocol):
@@ -69,10 +73,13 @@ class Folding:
 def _fold(store: Path) -> bool:
     """Fold all of it back and make the file small, unless somebody still reads from it."""
     with closing(sqlite3.connect(f"file:{store}?mode=rw", uri=True, isolation_level=None)) as db:
-        # The greater part is done without holding anybody up, and shows whether the rest can be.
-        busy, written, folded = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        if busy or folded < written:
-            return False
         db.execute(f"PRAGMA busy_timeout={_BUSY_MILLISECONDS}")
-        (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        return not busy
+        for _ in range(_TRIES):
+            # The greater part is done without holding anybody up, and shows whether the rest can be.
+            busy, written, folded = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if not busy and folded == written:
+                (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if not busy:
+                    return True
+            time.sleep(_PAUSE_SECONDS)
+        return False

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tdn.node import folding
 from tdn.node.folding import Folding
 
 MOST = 100_000
@@ -77,12 +78,17 @@ def write(writer: sqlite3.Connection, searches: Searches, rows: int) -> None:
         writer.execute("INSERT INTO t (x) VALUES (zeroblob(1000))")
 
 
+@pytest.fixture(autouse=True)
+def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "_PAUSE_SECONDS", 0.001)
+
+
 async def test_searches_without_a_pause(store: Path, writer: sqlite3.Connection, searches: Searches) -> None:
-    folding = Folding(store, searches, MOST)
+    one = Folding(store, searches, MOST)
     for rows in (200, 400):
         write(writer, searches, rows)
         assert beside(store) > 4 * MOST
-        assert await folding.fold_if_large()
+        assert await one.fold_if_large()
         assert beside(store) == 0
     assert writer.execute("SELECT count(*) FROM t").fetchone() == (601,)
 
