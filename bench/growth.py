@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 #: Pages of its store that a process keeps in memory, in bytes.
 STORE_CACHE_BYTES = 64 * 1024 * 1024
-#: Facts and certificates are kept by number, and are all there after so many records; before that nothing can be said of a process with a store.
-FILLED_AFTER_RECORDS = 4_000
+#: Facts and certificates are kept by number, and are all there after so many records, at four to five facts each; before that nothing can be said of a process with a store.
+FILLED_AFTER_RECORDS = 6_000
 #: Shorter than this, what the allocator does hides everything.
 SHORTEST_SECONDS = 600.0
 #: Growth that is none, in MB a minute: what comes and goes moves the line by as much.
