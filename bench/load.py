@@ -2,6 +2,9 @@
 take, what every process costs in memory, processor time and file descriptors, and whether memory stays where it is.
 
 Beside it as many bare connections over mutual TLS that do nothing: what one costs the broker.
+
+`TDN_LOAD_SECONDS` is how long (default 90), `TDN_LOAD_ENTITIES` how many, `TDN_LOAD_THINK_SECONDS` how long each waits between two things. Whether memory grows
+for ever shows from ten minutes on (`bench.growth`): `TDN_LOAD_SECONDS=900 python -m bench load`. `TDN_LOAD_SERIES=FILE` has every sample, one JSON object a line.
 """
 
 from __future__ import annotations
@@ -10,17 +13,19 @@ import asyncio
 import contextlib
 import json
 import os
+import sqlite3
 import statistics
 import time
 import urllib.request
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.figures import percentile, print_table
+from bench.growth import Point, growth_of
 from bench.load_clients import Done, Entities
 from tdn.bus.connection import tls_context
 from tdn.local.home import Home
@@ -35,6 +40,8 @@ NODES = 2
 SECONDS = float(os.environ.get("TDN_LOAD_SECONDS", "90"))
 #: What an entity waits between two operations, on average: a thousand of them then ask for forty a second. At 10 s two cores are full.
 THINK_SECONDS = float(os.environ.get("TDN_LOAD_THINK_SECONDS", "25"))
+#: Where every sample goes, if anywhere.
+SERIES = os.environ.get("TDN_LOAD_SERIES")
 _SAMPLE_SECONDS = 2.0
 _SETTLE_SECONDS = 6.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -49,6 +56,9 @@ class Sample:
     rss: int
     cpu_seconds: float
     descriptors: int
+    #: Of a process that has a store: the last record that it has applied, and what the store holds, in bytes.
+    records: int = 0
+    store: int = 0
 
 
 class Watched:
@@ -56,23 +66,41 @@ class Watched:
 
     def __init__(self, network: Network, clients: Sequence[int] = ()) -> None:
         self._pids = {"clients": list(clients)}
+        self._home = network.home
+        #: The stores of those that have one, with the name under which each reports.
+        self._stores: dict[str, tuple[str, Path]] = {}
         for entry in network.status():
             name = entry["role"] if entry["role"] == "broker" else f"{entry['role']} {entry['id']}"
             self._pids.setdefault(name, []).append(entry["pid"])
+            if entry["role"] in (Role.NODE, Role.GUARD):
+                folder = self._home.credentials(Role(entry["role"]), entry["id"])
+                self._stores[name] = f"{entry['role']}-{entry['id']}", folder / "store.sqlite"
         self.samples: dict[str, list[Sample]] = defaultdict(list)
 
     def look(self) -> None:
         now = time.monotonic()
         children = _children()
         for name, pids in self._pids.items():
-            self.samples[name].append(_sample(now, pids))
+            self.samples[name].append(replace(_sample(now, pids), **self._stored(name)))
             if name.startswith("node"):
                 self.samples[f"{name}, workers"].append(_sample(now, _below(pids, children)))
+
+    def _stored(self, name: str) -> dict[str, int]:
+        if name not in self._stores:
+            return {}
+        reports_as, store = self._stores[name]
+        # With what is written beside it: a process keeps pages of both alike.
+        with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as db:
+            pages, size = (db.execute(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "page_size"))
+        return {"records": self._home.reported(reports_as).get("sequence", 0), "store": pages * size}
 
     async def run(self) -> None:
         while True:
             self.look()
             await asyncio.sleep(_SAMPLE_SECONDS)
+
+    def points(self, name: str) -> list[Point]:
+        return [Point(one.at, one.rss, one.records, one.store) for one in self.samples[name]]
 
     def rss(self, name: str) -> int:
         return self.samples[name][-1].rss
@@ -157,6 +185,7 @@ async def _traffic(network: Network, clients: Sequence[Entities]) -> None:
     done = await asyncio.gather(*(one.call("end") for one in clients))
     _print_operations(done, seconds)
     _print_processes(watched, seconds)
+    _print_growth(watched)
     grown = {name: after - stores.get(name, 0) for name, after in _stored_bytes(network).items()}
     memory = _broker_memory(network)
     largest = sorted(memory.items(), key=lambda item: -item[1])[:6]
@@ -190,6 +219,27 @@ def _print_processes(watched: Watched, seconds: float) -> None:
         rows.append((name, first, last, f"{(last / first - 1) * 100:+.1f} %", f"{cpu * 100:.0f} %", samples[-1].descriptors))
     headings = ("process", "MB, first third", "MB, last third", "growth", "of one core", "descriptors")
     print_table("What each process uses meanwhile", headings, rows)
+
+
+def _print_growth(watched: Watched) -> None:
+    rows: list[tuple[object, ...]] = []
+    verdicts = []
+    for name in watched.samples:
+        points = watched.points(name)
+        if len(points) < 12:
+            continue
+        found = growth_of(points)
+        by_records = "" if found.a_thousand_records is None else f"{found.a_thousand_records:+.2f}"
+        quarters = " ".join(f"{slope:+.2f}" for slope in found.quarters)
+        rate = f"{found.a_minute:+.2f} ± {found.uncertain:.2f}"
+        rows.append((name, found.first, found.half, found.last, quarters, rate, by_records, f"{found.pages:.2f}" if points[-1].store else ""))
+        verdicts.append(f"{name}: {found.verdict}")
+    headings = ("process", "MB at first", "at half", "at last", "MB a minute, by quarters", "in the last half", "a 1,000 records", "of it pages of its store, at most")
+    print_table("How memory grows", headings, rows)
+    print("\nmemory: " + "; ".join(verdicts))
+    if SERIES:
+        lines = [json.dumps({"process": name, **asdict(one)}) for name, samples in watched.samples.items() for one in samples]
+        Path(SERIES).write_text("\n".join(lines) + "\n", "utf-8")
 
 
 async def _all(clients: Sequence[Entities], command: str) -> float:

@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import random
 import time
+from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,8 @@ _TIMEOUT_SECONDS = 60.0
 class Done:
     """What a process of clients did."""
 
-    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    #: Arrays, and not lists: it is watched what these processes need, too.
+    seconds: dict[str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
     errors: Counter[str] = field(default_factory=Counter)
     read: int = 0
 

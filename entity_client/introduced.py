@@ -35,6 +35,9 @@ ATTEMPT_SECONDS = 3.0
 _LONGEST_ATTEMPT_SECONDS = 4 * ATTEMPT_SECONDS
 #: When nothing has come back for so long, it is looked whether the broker is there at all; and then again and again.
 DOUBT_SECONDS = 2.0
+#: Notifications of one thing that whoever follows it has not taken yet. What comes beyond is dropped: its version says that something is missing, and
+#: nodes keep it. Who is slow, or told of more than it can take, must not fill its own memory.
+_MOST_NOTIFICATIONS = 200
 #: What connecting gets at least, however short the time is that a caller has left.
 _LEAST_SECONDS = 1.0
 
@@ -372,7 +375,8 @@ class Introduced:
         """Sort an answer to whoever waits for it. It is opened there: of two answers to a locate, one may be enough."""
         if delivery.correlation is not None:
             waiting = self._pending.get(delivery.correlation)
-            if waiting is not None:
+            is_told = delivery.correlation.startswith(names.watching(""))
+            if waiting is not None and not (is_told and waiting.qsize() >= _MOST_NOTIFICATIONS):
                 waiting.put_nowait(delivery.body)
             return
         # To a direct reply-to: a welcome, or an error to somebody who could not be named. Only a hello is sent that way.

@@ -305,8 +305,9 @@ class Subscription:
         channel.on_cancelled(lambda: arrived.put_nowait(None))
         try:
             await channel.consume(names.feed_queue(name.id, self.topic, secret), arrived.put_nowait)
-        except TdnError:
-            await channel.close()
+        except BaseException:
+            # Also when nobody waits any more: the broker would go on giving messages to a channel that nobody reads.
+            channel.abandon()
             raise
         self._channel = channel
 

@@ -10,9 +10,10 @@ In each lane askers take turns, and none holds every worker of a lane that has m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,6 +142,9 @@ class _Lane:
         self._idle: list[Worker] = []
         self._hiring: set[asyncio.Task[None]] = set()
         self._closed = False
+        #: Whether no job is begun for the time being; and set whenever one has ended.
+        self._held = False
+        self._ended = asyncio.Event()
         #: Where a job goes that takes too long here; None: it ends.
         self.next: _Lane | None = None
         self._cuts = {cut.value: 0 for cut in Cut}
@@ -174,8 +178,19 @@ class _Lane:
     def drop(self, job: _Job) -> None:
         self._waiting.remove(job)
 
+    async def hold(self) -> None:
+        """Begin no job until `let_go`; returns when none is in work."""
+        self._held = True
+        while self._running:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def let_go(self) -> None:
+        self._held = False
+        self._go_on()
+
     def _go_on(self) -> None:
-        while self._idle and (job := self._waiting.next(self._running, self._running_most)) is not None:
+        while not self._held and self._idle and (job := self._waiting.next(self._running, self._running_most)) is not None:
             self._begin(self._idle.pop(), job)
 
     def _begin(self, worker: Worker, job: _Job) -> None:
@@ -186,6 +201,7 @@ class _Lane:
         self._running[job.asker] -= 1
         if not self._running[job.asker]:
             del self._running[job.asker]
+        self._ended.set()
         if worker.alive:
             self._idle.append(worker)
         if isinstance(ending, Cut):
@@ -300,6 +316,17 @@ class Lanes:
                 await lane.close()
         finally:
             await self._workers.close()
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """While it lasts no job is in work, and those that come wait. The long ones are waited for first: the quick ones stand still for a moment only."""
+        try:
+            for lane in (self._heavy, self._slow, self._quick):
+                await lane.hold()
+            yield
+        finally:
+            for lane in self._lanes:
+                lane.let_go()
 
     async def run(self, job: dict[str, Any], *, asker: str, heavy: bool = False) -> tuple[dict[str, Any], list[bytes]]:
         """What the work returns for a job. Raises the error of ours that it raised; Refused for what a limit stopped; WorkFailed for a bug.

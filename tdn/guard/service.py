@@ -407,6 +407,9 @@ class Guard:
             else:
                 # It comes late, and may be one of very many: the broker is held against the log as a whole once all of it is read.
                 self._missed.append(record.seq)
+                if len(self._missed) > 2 * _TOLD_LATE:
+                    # A long log has millions. The first says how far this guard is; of the others no node waits for any but the last.
+                    del self._missed[1:-_TOLD_LATE]
                 self._missed_logins |= dict(logins)
         if self._answering.peers and not self._answering.nodes_silent():
             # A node is back. The broker remembers what it allowed on an open channel, so those who asked each other connect anew.

@@ -28,6 +28,7 @@ from tdn.node.changes import Changes, LogStands, NoLongerCurrent
 from tdn.node.checkpointing import Checkpointing
 from tdn.node.comparing import Comparing, expected
 from tdn.node.endpoint import Endpoint, cannot_serve
+from tdn.node.folding import Folding
 from tdn.node.guards import Guards
 from tdn.node.intake import Intake, Post
 from tdn.node.limits import EndpointSettings, NodeLimits
@@ -116,6 +117,7 @@ class Node:
             {"store": str(settings.store)},
             limits=Limits(slow_seconds=limits.query_seconds, memory_bytes=limits.query_memory_mb * 1024 * 1024),
         )
+        self._folding = Folding(settings.store, self._lanes)
         self.observed = Observed(
             replica=self.replica,
             lanes=self._lanes,
@@ -195,9 +197,11 @@ class Node:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, over as many connections as it takes. Ends by itself only when going on would be wrong."""
         stopping = asyncio.create_task(stop.wait())
+        folding: asyncio.Task[None] | None = None
         delay = 0.2
         try:
             await self._lanes.start()
+            folding = asyncio.create_task(self._folding.run())
             if self._endpoint is not None:
                 # From the store, whether or not a broker is there.
                 await self._endpoint.open()
@@ -227,6 +231,9 @@ class Node:
         finally:
             self.condition.ready = False
             stopping.cancel()
+            if folding is not None:
+                folding.cancel()
+                await asyncio.gather(folding, return_exceptions=True)
             if self._endpoint is not None:
                 await self._endpoint.close()
             await self._lanes.close()

@@ -140,7 +140,9 @@ class Traffic:
                     raise
                 logger.info("something for a topic could not be made: %s", error)
                 self._made.clear()
-                # One on which the broker owes an answer takes no other request before that.
+                # One on which the broker owes an answer takes no other request before that, and is closed with it: or each that hangs would stay.
+                if self._opened_channel is not None:
+                    self._opened_channel.abandon()
                 self._opened_channel = None
                 if time.monotonic() >= deadline:
                     raise BrokerUnavailable(f"what the topic needs at the broker cannot be made at the moment: {error.message}") from error

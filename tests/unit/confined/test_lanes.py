@@ -519,3 +519,21 @@ async def test_saxon_is_stopped_in_time_and_memory() -> None:
             with pytest.raises(Refused, match="needed more than 100 MB"):
                 await lanes.run({"query": greedy}, asker="a", heavy=True)
         assert "500500" in (await lanes.run({"query": "sum(1 to 1000)"}, asker="a", heavy=True))[0]["text"]
+
+
+# Standing still.
+
+
+async def test_held() -> None:
+    """T22: what is in work is waited for, whatever comes meanwhile waits, in every lane; afterwards all of it goes on."""
+    async with open_lanes(PATIENT | {"quick_seconds": 0.05}) as lanes:
+        long = asyncio.create_task(lanes.run({"do": "sleep", "seconds": 0.3}, asker="a"))
+        await until(lambda: lanes.load()["slow"].running == 1)
+        async with lanes.held():
+            assert not any(load.running for load in lanes.load().values())
+            jobs = [{"do": "echo", "say": number} for number in range(3)]
+            later = [asyncio.create_task(lanes.run(job, asker="b", heavy=heavy)) for job in jobs for heavy in (False, True)]
+            await until(lambda: sum(load.waiting for load in lanes.load().values()) == len(later))
+            assert not any(load.running for load in lanes.load().values())
+        assert [said["said"] for said, _ in await asyncio.gather(*later)] == [0, 0, 1, 1, 2, 2]
+        await long

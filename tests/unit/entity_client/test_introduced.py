@@ -385,3 +385,18 @@ async def test_a_connection_of_before_can_be_left(broker: PlayedBroker, one: Pla
     assert before.closed.done()
     assert not present.closed.done()
     assert await one.line(1.0) is present
+
+
+async def test_a_slow_follower_keeps_a_bounded_number_of_notifications(one: Played) -> None:
+    """T29: what is left out shows by its version, and nodes keep it; that the connection has ended is told however many wait."""
+    subject = "6f1c0000-0000-4000-8000-000000000000"
+    told = cast(Any, SimpleNamespace(correlation=names.watching(subject), body=b"told"))
+    async with one.notifications(subject) as arriving, one._expecting("asked") as replies:
+        for _ in range(10_000):
+            one._on_reply(told)
+        assert arriving.qsize() == introduced._MOST_NOTIFICATIONS
+        one._on_queue_lost()
+        assert arriving.qsize() == introduced._MOST_NOTIFICATIONS + 1
+        # An answer is never left out.
+        one._on_reply(cast(Any, SimpleNamespace(correlation="asked", body=b"answer")))
+        assert replies.qsize() == 2

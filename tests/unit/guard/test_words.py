@@ -27,6 +27,7 @@ from tdn.guard.enforcing import Cut
 from tdn.guard.others import SILENT_BEATS
 from tdn.guard.service import LEASE_SECONDS, Guard, GuardSettings
 from tdn.protocol import names
+from tdn.rules.state import LogRecord, Outcome
 from tests.live import until
 
 
@@ -383,3 +384,15 @@ async def test_a_guard_looks_again_and_again(guard: Guard, broker: PlayedConnect
     await asyncio.wait_for(looked.wait(), 5)
     looking.cancel()
     assert looks[:3] == [(False, True)] * 3
+
+
+async def test_what_was_missed_is_bounded(guard: Guard) -> None:
+    """A guard that reads a long log from its beginning meets a change that ends something, millions of times. It says that it is done with none of them
+    before it has looked, and tells the last."""
+    guard._following = False
+    count = 5 * service._TOLD_LATE
+    for seq in range(1, count + 1):
+        guard._on_applied([(LogRecord(seq, "0" * 64, b""), Outcome("accepted", "retract", ()))])
+    assert len(guard._missed) <= 2 * service._TOLD_LATE
+    assert guard._missed[0] == 1
+    assert guard._missed[-service._TOLD_LATE :] == list(range(count - service._TOLD_LATE + 1, count + 1))

@@ -117,3 +117,32 @@ async def test_what_cannot_be_made_is_no_refusal(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(BrokerUnavailable, match="at the moment: the guard does not answer"):
         await traffic(Broker()).after(cast(Envelope, None), 7)
     assert len(tries) > 1
+
+
+async def test_a_channel_that_hangs_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T22: the broker owes an answer on it, and the next try takes another. A connection has room for so many, and no more."""
+    monkeypatch.setattr("tdn.node.traffic._AFTER_SECONDS", 0.05)
+    monkeypatch.setattr("tdn.node.traffic._PAUSE_SECONDS", 0.01)
+    opened: list[Hanging] = []
+
+    class Hanging(Broker):
+        is_abandoned = False
+
+        async def channel(self) -> Broker:
+            opened.append(Hanging())
+            return opened[-1]
+
+        async def declare_queue(self, name: str, arguments: Any = None) -> None:
+            raise BrokerUnavailable("the broker has not answered")
+
+        def abandon(self) -> None:
+            self.is_abandoned = True
+
+    async def after(self: Traffic, request: Envelope, seq: int) -> None:
+        await self._queue(ALONE)
+
+    monkeypatch.setattr(Traffic, "_after", after)
+    with pytest.raises(BrokerUnavailable):
+        await traffic(Hanging()).after(cast(Envelope, None), 7)
+    assert len(opened) > 1
+    assert all(channel.is_abandoned for channel in opened)
