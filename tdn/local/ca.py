@@ -26,8 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from tdn.errors import TrustError, UsageError
 from tdn.protocol.names import Name, Role, check_id
 from tdn.protocol.times import format_time, parse_time, whole_seconds
+from tdn.trust import credentials
 from tdn.trust.certificates import CA_MARKS, key_hash
-from tdn.trust.private_files import read_private
 from tdn.trust.signing import digest
 
 _ROOT_LIFE = timedelta(days=7300)
@@ -99,7 +99,7 @@ class CertificateAuthority:
         now = now or self._clock()
         with self._locked():
             former, _ = self._intermediate(name)
-            root, root_key = _load(self.folder / "root.pem"), _load_key(self.folder / "root.key")
+            root, root_key = read_authority(self.folder / "root.pem"), read_authority_key(self.folder / "root.key")
             key = ec.generate_private_key(ec.SECP256R1())
             life = min(_INTERMEDIATE_LIFE, root.not_valid_after_utc - whole_seconds(now) + _BACKDATE)
             # A name of its own: two authorities of one name make the way to the root ambiguous.
@@ -120,11 +120,11 @@ class CertificateAuthority:
     def _intermediate(self, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         """An intermediate and its key. A rotation that was interrupted between key and certificate is finished here."""
         present, fresh = self.folder / f"{name}.pem", self.folder / f"{name}.pem.new"
-        key = _load_key(self.folder / f"{name}.key")
+        key = read_authority_key(self.folder / f"{name}.key")
         wanted = key_hash(key.public_key())
-        if _key_hash_of(_load(present)) != wanted and fresh.exists():
+        if _key_hash_of(read_authority(present)) != wanted and fresh.exists():
             os.replace(fresh, present)
-        certificate = _load(present)
+        certificate = read_authority(present)
         if _key_hash_of(certificate) != wanted:
             raise TrustError(f"{name}.key and {name}.pem in {self.folder} do not belong together; restore both from one backup")
         return certificate, key
@@ -174,7 +174,7 @@ class CertificateAuthority:
         """The key in a folder, for another certificate. A revoked one gets none: the network would refuse it all the same."""
         if not (folder / "key.pem").exists():
             raise UsageError(f"{name} has no key here that could be kept; leave out --keep-key")
-        key = _load_key(folder / "key.pem")
+        key = credentials.read_key(folder / "key.pem", "leave out --keep-key for a new one")
         if self.was_revoked(f"{role}:{name}", key_hash(key.public_key())):
             raise UsageError(
                 f"the key of {name} was revoked and no certificate makes it good; leave out --keep-key for a new one"
@@ -362,15 +362,24 @@ def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
-def _load(path: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(path.read_bytes())
+def read_authority(path: Path) -> x509.Certificate:
+    """A certificate of the CA's folder."""
+    try:
+        return credentials.read_certificates(path, restore(path))[0]
+    except FileNotFoundError as error:
+        raise TrustError(f"{path} is missing; {restore(path)}") from error
 
 
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_pem_private_key(read_private(path), None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TrustError(f"the key in {path} is not P-256")
-    return key
+def read_authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        return credentials.read_key(path, restore(path))
+    except FileNotFoundError as error:
+        raise TrustError(f"{path} is missing; {restore(path)}") from error
+
+
+def restore(path: Path) -> str:
+    """What to do about a file of the CA that is of no use. Nothing can make an authority anew under which certificates were issued already."""
+    return f"restore {path.parent} from a backup (`tdn restore` makes a home of one, beside this)"
 
 
 def _key_hash_of(certificate: x509.Certificate) -> str:

@@ -28,7 +28,7 @@ from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, whole_seconds
 from tdn.rules.apply import RULES_VERSION
 from tdn.trust import credentials, envelope, statements
-from tdn.trust.certificates import encode_chain, name_of
+from tdn.trust.certificates import encode_chain, institution_of, name_of
 from tdn.trust.credentials import Credentials
 
 #: The operator's certificate lasts as long as an authority: it stands in the genesis.
@@ -92,9 +92,9 @@ class Operator:
         institution and hosts unless others are named, with a new key or for the present one."""
         self._require_embedded(role, name)
         folder = self._home.credentials(role, name)
-        present = self._certificate(role, name)
+        present = self._present(role, name, must_be_read=institution is None)
         if institution is None:
-            institution = credentials.load_institution(folder) if present is not None else "local"
+            institution = institution_of(present) if present is not None else "local"
         if not hosts and present is not None:
             hosts = hosts_of(present)
         known_as = tuple(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
@@ -213,7 +213,19 @@ class Operator:
     def _certificate(self, role: Role, name: str) -> x509.Certificate | None:
         """The certificate that a principal has here, valid or not."""
         path = self._home.credentials(role, name) / "cert.pem"
-        return x509.load_pem_x509_certificates(path.read_bytes())[0] if path.exists() else None
+        return credentials.read_certificates(path, f"`tdn ca issue` makes another for {role} {name}")[0] if path.exists() else None
+
+    def _present(self, role: Role, name: str, *, must_be_read: bool) -> x509.Certificate | None:
+        """The certificate that another one follows. One that cannot be read does not say of which institution the next is to be, so that has to be said."""
+        try:
+            return self._certificate(role, name)
+        except TrustError as error:
+            if not must_be_read:
+                return None
+            hosts = "" if role is Role.ENTITY else ", and `--host H` for each host that it named"
+            raise TrustError(
+                f"{error.message.partition('; ')[0]}, so it does not say of which institution {name} is; add `--institution X` for another one ('local' unless another was named){hosts}"
+            ) from error
 
     def _names(self, role: Role) -> list[str]:
         if role is not Role.BROKER:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -129,6 +130,45 @@ def test_settings_with_a_mistake(home: Home) -> None:
     found = findings(home)
     assert exit_code(found) == 2
     assert any("are not looked at without them" in finding.what for finding in found)
+
+
+def test_settings_without_what_they_need(home: Home) -> None:
+    """Every other command refuses them; every key in them is known all the same."""
+    (home.folder / "tdn.toml").write_text("[broker]\nmode = 'own'\n")
+    only(home, "broker.hosts is missing", "a broker of your own needs it", 2)
+
+
+def test_a_home_that_may_not_be_looked_into(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(self: Path, *_: object) -> None:
+        # Root may look into every folder, so the system's answer is played.
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    monkeypatch.setattr(Path, "exists", closed)
+    only(home, "home.json cannot be read", "run as the owner of the home", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "do"),
+    [
+        ("ca/nodes.pem", "ca/nodes.pem holds no certificates", "restore"),
+        ("ca/entities.key", "ca/entities.key is no unencrypted PEM file: nothing can be issued with it", "from a backup"),
+        ("nodes/n1/cert.pem", "nodes/n1 is no unencrypted PEM file", "`tdn ca issue n1 --node`"),
+        ("entities/alice/key.pem", "entities/alice is no unencrypted PEM file", "`tdn ca issue alice`"),
+        ("nodes/n2/trust.pem", "nodes/n2/trust.pem holds no certificates", "from a backup"),
+    ],
+)
+def test_what_cannot_be_read_as_a_key_or_certificate(home: Home, name: str, said: str, do: str) -> None:
+    """Named, with what to do; not a failure of the doctor's own."""
+    (home.folder / name).write_bytes(b"garbage")
+    only(home, said, do, 4)
+
+
+def test_an_authority_without_its_key(home: Home) -> None:
+    """The network goes on without; nothing can be issued."""
+    (home.folder / "ca/nodes.key").unlink()
+    (found,) = [finding for finding in findings(home) if "ca/nodes.key" in finding.what]
+    assert (found.state, "is missing" in found.what, "from a backup" in (found.do or "")) == (State.WARNING, True, True)
 
 
 @pytest.mark.parametrize("name", ["nodes/n1/key.pem", "entities/alice/key.pem", "ca/root.key", "network/management-password"])
