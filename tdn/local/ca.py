@@ -130,6 +130,7 @@ class CertificateAuthority:
         return certificate, key
 
     def roots_pem(self) -> bytes:
+        read_authority(self.folder / "root.pem")
         return (self.folder / "root.pem").read_bytes()
 
     def issue(

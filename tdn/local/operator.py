@@ -65,7 +65,7 @@ class Operator:
             self._require_embedded(Role.OPERATOR, OPERATOR)
             self.authority.issue(Role.OPERATOR, OPERATOR, folder, lifetime=_OPERATOR_LIFE)
         if not home.genesis_path.exists():
-            home.genesis_path.write_bytes(self._write_genesis(settings.roots))
+            home.genesis_path.write_bytes(self._write_genesis())
         write_connection(folder, home.connection())
 
     def require_here(self) -> None:
@@ -151,13 +151,13 @@ class Operator:
         try:
             leaf = x509.load_pem_x509_certificates(chain_pem)[0]
         except ValueError as error:
-            raise UsageError(f"the file holds no certificates: {error}") from error
+            raise UsageError("the file holds no certificates; it is to be PEM: the certificate, then its intermediates") from error
         if name_of(leaf).principal != f"{role}:{name}":
             raise TrustError(f"the certificate is for {name_of(leaf).principal}, not for {role}:{name}")
         requested = folder / REQUESTED_KEY
         if not requested.exists() and not (folder / "key.pem").exists():
             raise UsageError(f"there is no key in {folder}; `tdn ca request {name}` makes one")
-        roots = home.settings().roots.read_bytes()
+        roots = self._roots()
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             # Looked at whole before anything of the present credentials is replaced.
             trial = Path(scratch)
@@ -244,9 +244,9 @@ class Operator:
             and not self.authority.was_revoked(f"{role}:{name}", name_of(present).key_hash)
         )
 
-    def _write_genesis(self, roots_path: Path) -> bytes:
+    def _write_genesis(self) -> bytes:
         operator = self._credentials()
-        roots = x509.load_pem_x509_certificates(roots_path.read_bytes())
+        roots = x509.load_pem_x509_certificates(self._roots())
         now = datetime.now(UTC)
         body = {
             "operator": encode_chain(operator.identity.chain),
@@ -256,6 +256,17 @@ class Operator:
             "salt": secrets.token_hex(16),
         }
         return envelope.write("genesis", body, operator, audience="tdn:nodes", now=now, life=timedelta(days=1))
+
+    def _roots(self) -> bytes:
+        """What this network trusts. Of a PKI of one's own it is for the operator to put there."""
+        settings = self._home.settings()
+        try:
+            credentials.load_roots(settings.roots)
+        except TrustError as error:
+            if settings.embedded_pki:
+                raise
+            raise TrustError(f"{error.message.partition('; ')[0]}; put the PEM file with your trusted roots there, or name another: roots below [pki] in tdn.toml") from error
+        return settings.roots.read_bytes()
 
     def _credentials(self) -> Credentials:
         return credentials.load(self._home.credentials(Role.OPERATOR, OPERATOR))
