@@ -241,6 +241,16 @@ def test_a_guard_does_not_start(home: Home, name: str) -> None:
     assert "Traceback" not in ran.err
 
 
+def test_an_entity_that_is_not_there(home: Home, tmp_path: Path) -> None:
+    ran = run("entity", "--home", home.folder, "--as", "alise", "--json", "locate")
+    said = f"there is no entity 'alise' in {home.folder} (known: alice); `tdn ca issue alise` makes it, or name another home"
+    assert (ran.code, ran.error["error"], said in ran.error["message"]) == (4, "trust", True), ran.err
+    ran = run("entity", "--home", tmp_path / "none", "--as", "alice", "--json", "locate")
+    assert (ran.code, "(known: none)" in ran.error["message"]) == (4, True), ran.err
+    ran = run("entity", "--credentials", tmp_path / "none", "--json", "locate")
+    assert (ran.code, f"no folder of credentials {tmp_path / 'none'}" in ran.error["message"]) == (4, True), ran.err
+
+
 def test_an_entity_and_the_operator(home: Home) -> None:
     (home.folder / "entities/alice/key.pem").chmod(0o644)
     ran = run("entity", "--home", home.folder, "--as", "alice", "--json", "locate")
