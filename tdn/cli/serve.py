@@ -180,20 +180,25 @@ def _serve_guard(
             if endpoint is not None:
                 endpoint.show(guard.observed.metrics, guard.readiness)
 
-            def state() -> dict[str, Any]:
-                return {
-                    "ready": guard.sure,
-                    "sequence": guard.replica.position[0],
-                    "lag": guard.replica.lag,
-                    "cutting": guard.cutting,
-                    "others": guard.others,
-                    "metrics": endpoint.url if endpoint is not None else None,
-                    "counts": dict(guard.counts),
-                }
-
-            await _run(guard.run, stop, home, f"{Role.GUARD}-{name}", state)
+            url = endpoint.url if endpoint is not None else None
+            await _run(guard.run, stop, home, f"{Role.GUARD}-{name}", lambda: guard_state(guard, url))
 
     asyncio.run(run())
+
+
+def guard_state(guard: Guard, metrics: str | None) -> dict[str, Any]:
+    """What a guard says of itself in the home."""
+    ready = guard.readiness()
+    return {
+        "ready": ready["ready"],
+        "why": ready.get("reason"),
+        "sequence": ready["sequence"],
+        "lag": ready["lag"],
+        "cutting": guard.cutting,
+        "others": guard.others,
+        "metrics": metrics,
+        "counts": dict(guard.counts),
+    }
 
 
 @contextlib.asynccontextmanager

@@ -412,12 +412,14 @@ def test_brokers_are_told_apart(home: Home) -> None:
         {"role": "broker", "id": "broker", "pid": 1, "alive": True, "ready": False},
         {"role": "broker", "id": "broker2", "pid": None, "alive": False},
         *({"role": "node", "id": name, **away} for name in ("n1", "n2", "n3")),
+        {"role": "guard", "id": "g1", **away, "why": "it is not connected to the broker"},
     ]
     found = list(running.look_at_processes(home, entries, ["g1"]))
     assert [finding.what for finding in found] == [
         "broker2 does not run",
         "broker is not ready: nothing is served",
         "node n1, node n2, node n3 are not ready: no broker takes connections",
+        "guard g1 is not ready: entities are denied everything: it is not connected to the broker",
     ]
     assert f"{home.folder}/broker2/rabbitmq/log/broker.log" in str(found[0].do)
     assert "see its journal, or its container's log, and theirs" in str(found[2].do)
