@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from tdn import environment, machine
 from tdn.bus.connection import Broker
 from tdn.cli import logs
-from tdn.cli.starting import Starting, report
+from tdn.cli.starting import Starting, report, report_trouble
 from tdn.errors import TdnError, UsageError
 from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import Guard, GuardSettings
@@ -276,10 +276,12 @@ async def _run(
                     report(home, name, values)
                     last = values
             except (OSError, sqlite3.Error) as error:
-                # A full disk, say. What it last said of itself is then no longer true; the service itself decides whether it goes on.
+                # A full disk, say. The service itself decides whether it goes on.
+                why = str(machine.explain(error, home.run) or error)
                 if last is not None:
-                    logging.getLogger(__name__).warning("%s cannot say how it is: %s", name, machine.explain(error) or error)
-                    home.withdraw_report(name)
+                    logging.getLogger(__name__).warning("%s cannot say how it is: %s", name, why)
+                # Again and again: who says nothing for seconds is taken for paused.
+                report_trouble(home, name, why)
                 last = None
             await asyncio.sleep(_REPORT_SECONDS)
 
