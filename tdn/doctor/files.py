@@ -137,7 +137,7 @@ def look_at_certificates(home: Home, settings: Settings, now: datetime) -> Itera
             if ends is not None and ends <= now:
                 # Its owner's business, and perhaps meant so: counted, not told apart.
                 continue
-        elif ends is not None:
+        elif ends is not None and ends > now:
             served.append(f"{who} {_left(ends, now)}")
         yield from findings
     if served:

@@ -189,6 +189,8 @@ def reissue(home: Home, role: Role, name: str, *, begun: timedelta, life: timede
 def test_an_expired_certificate(home: Home) -> None:
     reissue(home, Role.NODE, "n1", begun=timedelta(minutes=-30), life=timedelta(minutes=10))
     only(home, "node n1: the certificate expired at", "`tdn ca issue n1 --node`", 4)
+    (left,) = [finding.what for finding in findings(home) if finding.what.startswith("days left")]
+    assert ("node n2" in left, "node n1" in left) == (True, False)
 
 
 def test_a_certificate_of_tomorrow(home: Home) -> None:
