@@ -159,8 +159,7 @@ class CertificateAuthority:
                 not_after=format_time(chain[0].not_valid_after_utc),
             )
             # Before it is in anybody's hands: a revocation then names every key that there is.
-            with open(self.folder / "issued.jsonl", "a", encoding="utf-8") as register:
-                register.write(json.dumps(asdict(issued)) + "\n")
+            _note(self.folder / "issued.jsonl", asdict(issued))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Whole under other names first. A crash between the two replacements is mended by issuing again.
         _write(folder / "cert.pem.new", b"".join(map(_pem, chain)))
@@ -183,11 +182,7 @@ class CertificateAuthority:
         return key
 
     def issued_to(self, principal: str) -> list[Issued]:
-        try:
-            lines = (self.folder / "issued.jsonl").read_text("utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        return [entry for entry in (Issued(**json.loads(line)) for line in lines) if entry.principal == principal]
+        return [Issued(**entry) for entry in _noted(self.folder / "issued.jsonl") if entry["principal"] == principal]
 
     def _sign_leaf(
         self, role: Role, name: str, key: ec.EllipticCurvePublicKey, institution: str, lifetime: timedelta, hosts: tuple[str, ...]
@@ -230,8 +225,8 @@ class CertificateAuthority:
 
     def note_revocation(self, principal: str, until: datetime) -> None:
         """Remember that what was issued until a moment is void, so that the next certificate begins after it."""
-        with open(self.folder / "revoked.jsonl", "a", encoding="utf-8") as register:
-            register.write(json.dumps({"principal": principal, "until": format_time(until)}) + "\n")
+        with self._locked():
+            _note(self.folder / "revoked.jsonl", {"principal": principal, "until": format_time(until)})
 
     def was_revoked(self, principal: str, key: str) -> bool:
         """Whether a key was certified before its principal was last revoked: the revocation named it, and it stays refused."""
@@ -240,11 +235,7 @@ class CertificateAuthority:
         return until is not None and any(moment <= until for moment in certified)
 
     def _revoked_until(self, principal: str) -> list[datetime]:
-        try:
-            lines = (self.folder / "revoked.jsonl").read_text("utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        return [parse_time(entry["until"]) for entry in map(json.loads, lines) if entry["principal"] == principal]
+        return [parse_time(entry["until"]) for entry in _noted(self.folder / "revoked.jsonl") if entry["principal"] == principal]
 
     def _later_than_last(self, principal: str) -> datetime:
         """The present second, or the next when the last certificate began or was revoked in it: a later beginning is what supersedes."""
@@ -381,6 +372,40 @@ def read_authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
 def restore(path: Path) -> str:
     """What to do about a file of the CA that is of no use. Nothing can make an authority anew under which certificates were issued already."""
     return f"restore {path.parent} from a backup (`tdn restore` makes a home of one, beside this)"
+
+
+def _noted(register: Path) -> list[dict[str, str]]:
+    """All entries of a register. What a crash, or a full disk, left of a last one counts for nothing: nobody was given what it is about."""
+    try:
+        *lines, last = register.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    entries = [_entry(line) for line in lines]
+    if None in entries:
+        # Passed over, a key would be forgotten that a revocation has to name.
+        raise TrustError(f"line {entries.index(None) + 1} of {register} is no entry; {restore(register)}")
+    return [entry for entry in [*entries, _entry(last)] if entry is not None]
+
+
+def _note(register: Path, entry: dict[str, str]) -> None:
+    """Add an entry, on the disk before this returns."""
+    with open(register, "a+b") as file:
+        file.seek(0)
+        last = file.read().rpartition(b"\n")[2]
+        if last and _entry(last) is None:
+            file.truncate(file.tell() - len(last))
+            last = b""
+        file.write((b"\n" if last else b"") + json.dumps(entry).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _entry(line: bytes) -> dict[str, str] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and all(isinstance(part, str) for part in value.values()) and "principal" in value else None
 
 
 def _key_hash_of(certificate: x509.Certificate) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -255,6 +256,43 @@ def test_a_key_of_another_certificate_is_not_used(own: CertificateAuthority, tmp
         own.issue(Role.ENTITY, "alice", tmp_path / "alice")
     with pytest.raises(TrustError, match="do not belong together"):
         own.rotate("entities")
+
+
+@pytest.mark.parametrize("rest", [b'{"principal": "entity:b', b"\0" * 300, b'{"principal": "entity:b"', b"{"], ids=["torn", "zeros", "nearly whole", "a byte"])
+def test_what_a_crash_left_of_an_entry_counts_for_nothing(own: CertificateAuthority, tmp_path: Path, rest: bytes) -> None:
+    """A power cut, or a full disk, between the register and the certificate: issuing and revoking go on, and every other entry stays."""
+    first = own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    own.note_revocation("entity:bob", datetime.now(UTC))
+    for name in ("issued.jsonl", "revoked.jsonl"):
+        with open(own.folder / name, "ab") as register:
+            register.write(rest)
+    assert own.issued_to("entity:alice") == [first]
+    assert not own.was_revoked("entity:alice", first.key_hash)
+    second = own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    own.note_revocation("entity:alice", datetime.now(UTC))
+    assert own.issued_to("entity:alice") == [first, second]
+    assert own.was_revoked("entity:alice", second.key_hash)
+    for name in ("issued.jsonl", "revoked.jsonl"):
+        assert [json.loads(line)["principal"] for line in (own.folder / name).read_text().splitlines()][-1] == "entity:alice"
+
+
+def test_an_entry_without_its_end_of_line_is_one(own: CertificateAuthority, tmp_path: Path) -> None:
+    first = own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    register = own.folder / "issued.jsonl"
+    register.write_bytes(register.read_bytes()[:-1])
+    assert own.issued_to("entity:alice") == [first]
+    second = own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    assert own.issued_to("entity:alice") == [first, second]
+
+
+def test_a_register_that_was_changed_is_not_guessed_at(own: CertificateAuthority, tmp_path: Path) -> None:
+    own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    register = own.folder / "issued.jsonl"
+    register.write_bytes(b"garbage\n" + register.read_bytes())
+    with pytest.raises(TrustError, match=r"line 1 of .*issued.jsonl is no entry; restore"):
+        own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    with pytest.raises(TrustError, match=r"line 1 of .*issued.jsonl is no entry; restore"):
+        own.issued_to("entity:alice")
 
 
 @pytest.mark.parametrize("name", ["nodes.key", "nodes.pem"])
