@@ -227,8 +227,8 @@ class Publisher:
 class Subscription:
     """The messages of a topic, or of what is below it or in it, as they come. An asynchronous iterator, to be used with `async with`.
 
-    It goes on through lost connections, and ends with Refused when the right has ended. Two programs of one entity that subscribe to the same
-    share its messages.
+    It goes on through lost connections, however long brokers or nodes are away, and ends with Refused when the right has ended. Two programs of one entity
+    that subscribe to the same share its messages.
     """
 
     def __init__(
@@ -292,7 +292,11 @@ class Subscription:
                     return await self._arrived.get()
             except TimeoutError:
                 # Bindings may be missing that nobody knows of, and what is not asked for is forgotten in the end.
-                await self._ready()
+                try:
+                    await self._ready()
+                except (BrokerUnavailable, NoNodeAnswered) as error:
+                    # Nobody is there to ask. Messages come all the same, or the channel ends.
+                    logger.info("whether the subscription to %s is as it should be is asked later: %s", self.topic, error)
 
     async def _open(self) -> None:
         secret = await self._ready()
@@ -321,15 +325,21 @@ class Subscription:
             await self._channel.close()
             self._channel = None
         deadline = time.monotonic() + max(self._client.timeout, 60.0)
+        told = False
         while True:
             try:
                 await self._open()
+                if told:
+                    logger.warning("the subscription to %s goes on", self.topic)
                 return
             except LoginRefused:
                 raise
-            except (BrokerUnavailable, NoNodeAnswered):
-                if time.monotonic() >= deadline:
-                    raise
+            except (BrokerUnavailable, NoNodeAnswered) as error:
+                # However long they are away: what is published meanwhile waits in the queue, and who reads it has nothing else to do than to wait too.
+                if not told:
+                    logger.warning("the subscription to %s is interrupted and will go on by itself: %s", self.topic, error.message.partition("; ")[0])
+                told = True
+                deadline = time.monotonic() + max(self._client.timeout, 60.0)
             except Refused as error:
                 # By the broker: a guard is behind, or the right is just ending. A node, asked again, says which.
                 if "broker" not in error.detail or time.monotonic() >= deadline:

@@ -23,7 +23,7 @@ def version_of(home: Path) -> int:
     except FileNotFoundError:
         return 1
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}; run as the owner of the home, or name another home") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f'{path} does not say of which version the home is; write {{"version": {HOME_VERSION}}}') from error
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:

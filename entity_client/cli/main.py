@@ -37,7 +37,7 @@ from entity_client.client import EntityClient
 from entity_client.objects import told_as_of
 from tdn.cli import output
 from tdn.cli.output import add_globals, add_json, emit, note, table
-from tdn.errors import TdnError, UsageError
+from tdn.errors import TdnError, TrustError, UsageError
 from tdn.home_form import require_version
 from tdn.protocol import schemas
 from tdn.protocol.access import lists
@@ -161,11 +161,20 @@ def _perform(act: Act, arguments: argparse.Namespace) -> int | None:
 
 def _folder(arguments: argparse.Namespace) -> Path:
     if arguments.credentials is not None:
+        if not arguments.credentials.is_dir():
+            raise TrustError(f"there is no folder of credentials {arguments.credentials}; copy an entity's from the operator's home: entities/NAME in it")
         return Path(arguments.credentials)
     if not arguments.name:
         raise UsageError("say who you are: `entity --as NAME …`, or set $TDN_ENTITY")
     require_version(arguments.home)
-    return Path(arguments.home) / "entities" / check_id(arguments.name)
+    folder = Path(arguments.home) / "entities" / check_id(arguments.name)
+    if not folder.is_dir():
+        known = sorted(path.parent.name for path in folder.parent.glob("*/cert.pem"))
+        raise TrustError(
+            f"there is no entity {arguments.name!r} in {arguments.home.absolute()} (known: {', '.join(known[:10]) or 'none'}{' …' if len(known) > 10 else ''}); "
+            f"`tdn ca issue {arguments.name}` makes it, or name another home with --home"
+        )
+    return folder
 
 
 async def _locate(client: EntityClient, arguments: argparse.Namespace) -> None:

@@ -95,6 +95,11 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
         return LoginRefused(
             f"the broker refused the login of {who}: its key is revoked or superseded, or the guard does not answer"
         )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TrustError(
+            f"the broker's certificate does not hold: {getattr(error, 'verify_message', error.reason)}; are trust.pem and the brokers in connection.toml those of this network? "
+            "The operator's home has both; look at the clock, too"
+        )
     if isinstance(error, ssl.SSLError) and not _is_end(error):
         return TrustError(f"TLS with the broker failed: {error.reason or error}")
     if (

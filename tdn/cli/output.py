@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,9 @@ from tdn import machine
 from tdn.errors import TdnError, UsageError
 from tdn.protocol.times import parse_duration
 
+#: An id that begins with a dash, as one grant in 64 has it. No option of ours that a user would write out is meant by it.
+_DASHED_ID = re.compile(r"-[A-Za-z0-9_-]{21,63}")
+
 
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are UsageError, so that they too come out as the interface says."""
@@ -26,6 +30,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         raise UsageError(f"{message}; see `{self.prog} --help`")
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """What could be an option: not an id, which argparse would take for one that is unknown, or for `-h`."""
+        if _DASHED_ID.fullmatch(arg_string) and not any(option.startswith(arg_string) for option in self._option_string_actions):
+            return None
+        return super()._parse_optional(arg_string)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Options may stand before, between and after arguments. argparse alone takes an argument that may be left out for absent as soon

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from tdn import environment, machine
 from tdn.bus.connection import Broker
 from tdn.cli import logs
-from tdn.cli.starting import Starting, report
+from tdn.cli.starting import Starting, report, report_trouble
 from tdn.errors import TdnError, UsageError
 from tdn.guard.memory import MEMORY_FILE
 from tdn.guard.service import Guard, GuardSettings
@@ -180,20 +180,25 @@ def _serve_guard(
             if endpoint is not None:
                 endpoint.show(guard.observed.metrics, guard.readiness)
 
-            def state() -> dict[str, Any]:
-                return {
-                    "ready": guard.sure,
-                    "sequence": guard.replica.position[0],
-                    "lag": guard.replica.lag,
-                    "cutting": guard.cutting,
-                    "others": guard.others,
-                    "metrics": endpoint.url if endpoint is not None else None,
-                    "counts": dict(guard.counts),
-                }
-
-            await _run(guard.run, stop, home, f"{Role.GUARD}-{name}", state)
+            url = endpoint.url if endpoint is not None else None
+            await _run(guard.run, stop, home, f"{Role.GUARD}-{name}", lambda: guard_state(guard, url))
 
     asyncio.run(run())
+
+
+def guard_state(guard: Guard, metrics: str | None) -> dict[str, Any]:
+    """What a guard says of itself in the home."""
+    ready = guard.readiness()
+    return {
+        "ready": ready["ready"],
+        "why": ready.get("reason"),
+        "sequence": ready["sequence"],
+        "lag": ready["lag"],
+        "cutting": guard.cutting,
+        "others": guard.others,
+        "metrics": metrics,
+        "counts": dict(guard.counts),
+    }
 
 
 @contextlib.asynccontextmanager
@@ -271,10 +276,12 @@ async def _run(
                     report(home, name, values)
                     last = values
             except (OSError, sqlite3.Error) as error:
-                # A full disk, say. What it last said of itself is then no longer true; the service itself decides whether it goes on.
+                # A full disk, say. The service itself decides whether it goes on.
+                why = str(machine.explain(error, home.run) or error)
                 if last is not None:
-                    logging.getLogger(__name__).warning("%s cannot say how it is: %s", name, machine.explain(error) or error)
-                    home.withdraw_report(name)
+                    logging.getLogger(__name__).warning("%s cannot say how it is: %s", name, why)
+                # Again and again: who says nothing for seconds is taken for paused.
+                report_trouble(home, name, why)
                 last = None
             await asyncio.sleep(_REPORT_SECONDS)
 

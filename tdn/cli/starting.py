@@ -108,6 +108,15 @@ def report(home: Home, name: str, values: Mapping[str, Any]) -> None:
     home.report(name, {"pid": pid, "started": _start_mark_of(pid), **values})
 
 
+def report_trouble(home: Home, name: str, why: str) -> None:
+    """That this process cannot say more, and why. Else what it last said would stand there, which is no longer true; or nothing, as of one that does not run."""
+    pid = os.getpid()
+    try:
+        home.report_over(name, {"pid": pid, "started": _start_mark_of(pid), "ready": False, "why": why})
+    except OSError:
+        home.withdraw_report(name)
+
+
 @cache
 def _start_mark_of(pid: int) -> str | None:
     """By this, who reads a report knows our pid from the same number of a later process."""

@@ -27,7 +27,8 @@ def examine(home: Home, say: Say, *, timeout_seconds: float, thorough: bool = Fa
             say(finding)
 
     take("home", lambda: files.look_at_home(home))
-    if not home.exists or any(finding.check == "home" and finding.state is State.PROBLEM for finding in findings[-1:]):
+    # A problem that ended the look comes first: in a folder that may not be looked into, nothing more can be asked.
+    if any(finding.check == "home" and finding.state is State.PROBLEM for finding in findings[-1:]) or not home.exists:
         return findings
     take("settings", lambda: files.look_at_settings(home))
     take("private files", lambda: files.look_at_private_files(home))

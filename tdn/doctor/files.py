@@ -16,7 +16,7 @@ from tdn.doctor.findings import Finding, of_error, ok, problem, warning
 from tdn.errors import NoRoom, TdnError, TrustError, UsageError
 from tdn.home_form import HOME_VERSION
 from tdn.local import guard_file, node_file
-from tdn.local.ca import hosts_of
+from tdn.local.ca import AUTHORITIES, hosts_of, read_authority, restore
 from tdn.local.home import TDN, Home, Settings
 from tdn.protocol.names import Role
 from tdn.protocol.times import format_time
@@ -65,7 +65,9 @@ def look_at_home(home: Home) -> Iterator[Finding]:
 def look_at_settings(home: Home) -> Iterator[Finding]:
     read: list[str] = []
     try:
-        TDN.read(home.folder)
+        if TDN.read(home.folder)["broker"]["mode"] == "own":
+            # What it must name besides. Of a private broker nothing more is asked, and reading on would choose its ports.
+            home.settings()
         read.append(TDN.name)
     except TdnError as error:
         yield of_error("settings", error, do="its template is in docs/operations.md")
@@ -135,7 +137,7 @@ def look_at_certificates(home: Home, settings: Settings, now: datetime) -> Itera
             if ends is not None and ends <= now:
                 # Its owner's business, and perhaps meant so: counted, not told apart.
                 continue
-        elif ends is not None:
+        elif ends is not None and ends > now:
             served.append(f"{who} {_left(ends, now)}")
         yield from findings
     if served:
@@ -172,10 +174,14 @@ def _one(
         key = serialization.load_pem_private_key((folder / "key.pem").read_bytes(), None)
     except TdnError as error:
         return [of_error(check, error, who)], None
-    except (OSError, ValueError, TypeError) as error:
-        return [
-            problem(check, TrustError, f"{who}: {folder} cannot be read: {error}", "issue it anew, or run as its owner")
-        ], None
+    except FileNotFoundError as error:
+        return [problem(check, TrustError, f"{who}: {error.filename} is missing", _another(role, folder))], None
+    except OSError as error:
+        what = f"{who}: {error.filename or folder} cannot be read: {error.strerror or error}"
+        return [problem(check, TrustError, what, "run as the owner of the home, or `chown` it")], None
+    except (ValueError, TypeError):
+        what = f"{who}: cert.pem or key.pem in {folder} is no unencrypted PEM file"
+        return [problem(check, TrustError, what, _another(role, folder))], None
     leaf = chain[0]
     remedy = credentials.remedy(leaf)
     found: list[Finding] = []
@@ -205,6 +211,14 @@ def _one(
     return found, ends
 
 
+def _another(role: Role, folder: Path) -> str:
+    """The command that makes credentials in the place of those of which nothing can be read."""
+    if role is Role.OPERATOR:
+        return "the operator's certificate stands in the genesis and cannot be made anew: restore operator/ and ca/ from one backup"
+    flag = {Role.ENTITY: "", Role.NODE: " --node"}.get(role, f" --role {role}")
+    return f"`tdn ca issue {folder.name}{flag}` makes others"
+
+
 def _missing_name(role: Role, leaf: x509.Certificate, settings: Settings) -> str | None:
     """A name by which a server is reached and which its certificate does not carry. Of brokers elsewhere it is not known which is whose."""
     names = hosts_of(leaf)
@@ -217,7 +231,11 @@ def _missing_name(role: Role, leaf: x509.Certificate, settings: Settings) -> str
 
 def _authorities(home: Home, now: datetime) -> Iterator[Finding]:
     for path in sorted((home.folder / "ca").glob("*.pem")):
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        try:
+            certificate = read_authority(path)
+        except TdnError as error:
+            yield of_error("certificates", error)
+            continue
         ends = certificate.not_valid_after_utc
         how = (
             f"`tdn ca rotate {path.stem}` makes another"
@@ -228,6 +246,17 @@ def _authorities(home: Home, now: datetime) -> Iterator[Finding]:
             yield problem("certificates", TrustError, f"the authority {path.name} expired at {format_time(ends)}", how)
         elif ends < now + _AUTHORITY_SOON:
             yield warning("certificates", f"the authority {path.name} has {_left(ends, now)} days left", how)
+    for path in (home.folder / "ca" / f"{name}.key" for name in AUTHORITIES):
+        # Mode and owner are looked at with the other private files.
+        try:
+            serialization.load_pem_private_key(path.read_bytes(), None)
+        except FileNotFoundError:
+            if path.parent.is_dir():
+                yield warning("certificates", f"{path} is missing: nothing can be issued with it", restore(path))
+        except (ValueError, TypeError):
+            yield problem("certificates", TrustError, f"{path} is no unencrypted PEM file: nothing can be issued with it", restore(path))
+        except OSError:
+            continue
 
 
 def _size(count: int) -> str:

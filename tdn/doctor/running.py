@@ -56,8 +56,10 @@ def _not_ready(home: Home, entries: Sequence[Mapping[str, Any]]) -> Iterator[Fin
     """One finding for all that say the same: without a broker, every node and guard does."""
     alike: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
-        why = entry.get("why") or ("entities are denied everything" if entry["role"] == Role.GUARD else "nothing is served")
-        alike.setdefault(str(why), []).append(entry)
+        why = str(entry.get("why") or "nothing is served")
+        if entry["role"] == Role.GUARD:
+            why = f"entities are denied everything: {entry['why']}" if entry.get("why") else "entities are denied everything"
+        alike.setdefault(why, []).append(entry)
     for why, those in alike.items():
         who = ", ".join(map(_who, those))
         logs = ", ".join(_log(home, entry) for entry in those[:1]) + (", and theirs" if len(those) > 1 else "")

@@ -374,7 +374,7 @@ def render_configuration(
     for name, value in values.items():
         # Neither format has an escape that both versions read; a line break would be a setting of its own.
         if any(character in value for character in "\"'\\#\n\r"):
-            raise BrokerUnavailable(f"RabbitMQ's configuration cannot hold this {name}: {value!r}")
+            raise UsageError(f"RabbitMQ's configuration cannot hold this {name}: {value!r}; name a home without quotes, \\ and # in its path")
     values["peers"] = "\n".join(f"cluster_formation.classic_config.nodes.{n} = {peer}" for n, peer in enumerate(peers, 1))
     for name in _TEMPLATES:
         template = string.Template((template_folder() / name).read_text())

@@ -26,8 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from tdn.errors import TrustError, UsageError
 from tdn.protocol.names import Name, Role, check_id
 from tdn.protocol.times import format_time, parse_time, whole_seconds
+from tdn.trust import credentials
 from tdn.trust.certificates import CA_MARKS, key_hash
-from tdn.trust.private_files import read_private
 from tdn.trust.signing import digest
 
 _ROOT_LIFE = timedelta(days=7300)
@@ -99,7 +99,7 @@ class CertificateAuthority:
         now = now or self._clock()
         with self._locked():
             former, _ = self._intermediate(name)
-            root, root_key = _load(self.folder / "root.pem"), _load_key(self.folder / "root.key")
+            root, root_key = read_authority(self.folder / "root.pem"), read_authority_key(self.folder / "root.key")
             key = ec.generate_private_key(ec.SECP256R1())
             life = min(_INTERMEDIATE_LIFE, root.not_valid_after_utc - whole_seconds(now) + _BACKDATE)
             # A name of its own: two authorities of one name make the way to the root ambiguous.
@@ -120,16 +120,17 @@ class CertificateAuthority:
     def _intermediate(self, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         """An intermediate and its key. A rotation that was interrupted between key and certificate is finished here."""
         present, fresh = self.folder / f"{name}.pem", self.folder / f"{name}.pem.new"
-        key = _load_key(self.folder / f"{name}.key")
+        key = read_authority_key(self.folder / f"{name}.key")
         wanted = key_hash(key.public_key())
-        if _key_hash_of(_load(present)) != wanted and fresh.exists():
+        if _key_hash_of(read_authority(present)) != wanted and fresh.exists():
             os.replace(fresh, present)
-        certificate = _load(present)
+        certificate = read_authority(present)
         if _key_hash_of(certificate) != wanted:
             raise TrustError(f"{name}.key and {name}.pem in {self.folder} do not belong together; restore both from one backup")
         return certificate, key
 
     def roots_pem(self) -> bytes:
+        read_authority(self.folder / "root.pem")
         return (self.folder / "root.pem").read_bytes()
 
     def issue(
@@ -158,8 +159,7 @@ class CertificateAuthority:
                 not_after=format_time(chain[0].not_valid_after_utc),
             )
             # Before it is in anybody's hands: a revocation then names every key that there is.
-            with open(self.folder / "issued.jsonl", "a", encoding="utf-8") as register:
-                register.write(json.dumps(asdict(issued)) + "\n")
+            _note(self.folder / "issued.jsonl", asdict(issued))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Whole under other names first. A crash between the two replacements is mended by issuing again.
         _write(folder / "cert.pem.new", b"".join(map(_pem, chain)))
@@ -174,7 +174,7 @@ class CertificateAuthority:
         """The key in a folder, for another certificate. A revoked one gets none: the network would refuse it all the same."""
         if not (folder / "key.pem").exists():
             raise UsageError(f"{name} has no key here that could be kept; leave out --keep-key")
-        key = _load_key(folder / "key.pem")
+        key = credentials.read_key(folder / "key.pem", "leave out --keep-key for a new one")
         if self.was_revoked(f"{role}:{name}", key_hash(key.public_key())):
             raise UsageError(
                 f"the key of {name} was revoked and no certificate makes it good; leave out --keep-key for a new one"
@@ -182,11 +182,7 @@ class CertificateAuthority:
         return key
 
     def issued_to(self, principal: str) -> list[Issued]:
-        try:
-            lines = (self.folder / "issued.jsonl").read_text("utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        return [entry for entry in (Issued(**json.loads(line)) for line in lines) if entry.principal == principal]
+        return [Issued(**entry) for entry in _noted(self.folder / "issued.jsonl") if entry["principal"] == principal]
 
     def _sign_leaf(
         self, role: Role, name: str, key: ec.EllipticCurvePublicKey, institution: str, lifetime: timedelta, hosts: tuple[str, ...]
@@ -229,8 +225,8 @@ class CertificateAuthority:
 
     def note_revocation(self, principal: str, until: datetime) -> None:
         """Remember that what was issued until a moment is void, so that the next certificate begins after it."""
-        with open(self.folder / "revoked.jsonl", "a", encoding="utf-8") as register:
-            register.write(json.dumps({"principal": principal, "until": format_time(until)}) + "\n")
+        with self._locked():
+            _note(self.folder / "revoked.jsonl", {"principal": principal, "until": format_time(until)})
 
     def was_revoked(self, principal: str, key: str) -> bool:
         """Whether a key was certified before its principal was last revoked: the revocation named it, and it stays refused."""
@@ -239,11 +235,7 @@ class CertificateAuthority:
         return until is not None and any(moment <= until for moment in certified)
 
     def _revoked_until(self, principal: str) -> list[datetime]:
-        try:
-            lines = (self.folder / "revoked.jsonl").read_text("utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        return [parse_time(entry["until"]) for entry in map(json.loads, lines) if entry["principal"] == principal]
+        return [parse_time(entry["until"]) for entry in _noted(self.folder / "revoked.jsonl") if entry["principal"] == principal]
 
     def _later_than_last(self, principal: str) -> datetime:
         """The present second, or the next when the last certificate began or was revoked in it: a later beginning is what supersedes."""
@@ -362,15 +354,58 @@ def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
-def _load(path: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(path.read_bytes())
+def read_authority(path: Path) -> x509.Certificate:
+    """A certificate of the CA's folder."""
+    try:
+        return credentials.read_certificates(path, restore(path))[0]
+    except FileNotFoundError as error:
+        raise TrustError(f"{path} is missing; {restore(path)}") from error
 
 
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_pem_private_key(read_private(path), None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TrustError(f"the key in {path} is not P-256")
-    return key
+def read_authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        return credentials.read_key(path, restore(path))
+    except FileNotFoundError as error:
+        raise TrustError(f"{path} is missing; {restore(path)}") from error
+
+
+def restore(path: Path) -> str:
+    """What to do about a file of the CA that is of no use. Nothing can make an authority anew under which certificates were issued already."""
+    return f"restore {path.parent} from a backup (`tdn restore` makes a home of one, beside this)"
+
+
+def _noted(register: Path) -> list[dict[str, str]]:
+    """All entries of a register. What a crash, or a full disk, left of a last one counts for nothing: nobody was given what it is about."""
+    try:
+        *lines, last = register.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    entries = [_entry(line) for line in lines]
+    if None in entries:
+        # Passed over, a key would be forgotten that a revocation has to name.
+        raise TrustError(f"line {entries.index(None) + 1} of {register} is no entry; {restore(register)}")
+    return [entry for entry in [*entries, _entry(last)] if entry is not None]
+
+
+def _note(register: Path, entry: dict[str, str]) -> None:
+    """Add an entry, on the disk before this returns."""
+    with open(register, "a+b") as file:
+        file.seek(0)
+        last = file.read().rpartition(b"\n")[2]
+        if last and _entry(last) is None:
+            file.truncate(file.tell() - len(last))
+            last = b""
+        file.write((b"\n" if last else b"") + json.dumps(entry).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _entry(line: bytes) -> dict[str, str] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and all(isinstance(part, str) for part in value.values()) and "principal" in value else None
 
 
 def _key_hash_of(certificate: x509.Certificate) -> str:

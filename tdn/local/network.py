@@ -27,6 +27,7 @@ from tdn.local.home import SILENT_SECONDS, Home, private_broker
 from tdn.local.operator import Operator
 from tdn.local.processes import DetachedProcess, is_free, start_mark
 from tdn.protocol.names import Role
+from tdn.snapshots import file as snapshot_file
 from tdn.store.search import Reader
 from tdn.trust import credentials, statements
 
@@ -55,6 +56,10 @@ class Network:
     def up(self, *, nodes: int | None = None, brokers: int | None = None, snapshot: Path | None = None) -> bool:
         """Start what does not run. False when everything was running already. Whose store is not as far as the snapshot begins with it."""
         self._snapshot = snapshot.absolute() if snapshot is not None else None
+        if self._snapshot is not None:
+            # What it holds is judged by whoever begins with it. That it is one shows before a broker is started.
+            with snapshot_file.read(self._snapshot):
+                pass
         if nodes is not None and not 1 <= nodes <= 50:
             raise UsageError("--nodes is between 1 and 50")
         self.home.prepare()
@@ -174,6 +179,9 @@ class Network:
             self._stop()
             self.home.choose_ports()
         self._found()
+        # Every guard and node would end at these, and with them the brokers that were started before.
+        credentials.load_roots(settings.roots)
+        self.home.require_genesis()
         if settings.private_broker:
             for place in self.home.places():
                 self._issue_missing(Role.BROKER, place.broker)

@@ -28,7 +28,7 @@ from tdn.protocol.names import Role
 from tdn.protocol.times import format_time, whole_seconds
 from tdn.rules.apply import RULES_VERSION
 from tdn.trust import credentials, envelope, statements
-from tdn.trust.certificates import encode_chain, name_of
+from tdn.trust.certificates import encode_chain, institution_of, name_of
 from tdn.trust.credentials import Credentials
 
 #: The operator's certificate lasts as long as an authority: it stands in the genesis.
@@ -65,7 +65,7 @@ class Operator:
             self._require_embedded(Role.OPERATOR, OPERATOR)
             self.authority.issue(Role.OPERATOR, OPERATOR, folder, lifetime=_OPERATOR_LIFE)
         if not home.genesis_path.exists():
-            home.genesis_path.write_bytes(self._write_genesis(settings.roots))
+            home.genesis_path.write_bytes(self._write_genesis())
         write_connection(folder, home.connection())
 
     def require_here(self) -> None:
@@ -92,9 +92,9 @@ class Operator:
         institution and hosts unless others are named, with a new key or for the present one."""
         self._require_embedded(role, name)
         folder = self._home.credentials(role, name)
-        present = self._certificate(role, name)
+        present = self._present(role, name, must_be_read=institution is None)
         if institution is None:
-            institution = credentials.load_institution(folder) if present is not None else "local"
+            institution = institution_of(present) if present is not None else "local"
         if not hosts and present is not None:
             hosts = hosts_of(present)
         known_as = tuple(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
@@ -151,13 +151,13 @@ class Operator:
         try:
             leaf = x509.load_pem_x509_certificates(chain_pem)[0]
         except ValueError as error:
-            raise UsageError(f"the file holds no certificates: {error}") from error
+            raise UsageError("the file holds no certificates; it is to be PEM: the certificate, then its intermediates") from error
         if name_of(leaf).principal != f"{role}:{name}":
             raise TrustError(f"the certificate is for {name_of(leaf).principal}, not for {role}:{name}")
         requested = folder / REQUESTED_KEY
         if not requested.exists() and not (folder / "key.pem").exists():
             raise UsageError(f"there is no key in {folder}; `tdn ca request {name}` makes one")
-        roots = home.settings().roots.read_bytes()
+        roots = self._roots()
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             # Looked at whole before anything of the present credentials is replaced.
             trial = Path(scratch)
@@ -213,7 +213,19 @@ class Operator:
     def _certificate(self, role: Role, name: str) -> x509.Certificate | None:
         """The certificate that a principal has here, valid or not."""
         path = self._home.credentials(role, name) / "cert.pem"
-        return x509.load_pem_x509_certificates(path.read_bytes())[0] if path.exists() else None
+        return credentials.read_certificates(path, f"`tdn ca issue` makes another for {role} {name}")[0] if path.exists() else None
+
+    def _present(self, role: Role, name: str, *, must_be_read: bool) -> x509.Certificate | None:
+        """The certificate that another one follows. One that cannot be read does not say of which institution the next is to be, so that has to be said."""
+        try:
+            return self._certificate(role, name)
+        except TrustError as error:
+            if not must_be_read:
+                return None
+            hosts = "" if role is Role.ENTITY else ", and `--host H` for each host that it named"
+            raise TrustError(
+                f"{error.message.partition('; ')[0]}, so it does not say of which institution {name} is; add `--institution X` for another one ('local' unless another was named){hosts}"
+            ) from error
 
     def _names(self, role: Role) -> list[str]:
         if role is not Role.BROKER:
@@ -232,9 +244,9 @@ class Operator:
             and not self.authority.was_revoked(f"{role}:{name}", name_of(present).key_hash)
         )
 
-    def _write_genesis(self, roots_path: Path) -> bytes:
+    def _write_genesis(self) -> bytes:
         operator = self._credentials()
-        roots = x509.load_pem_x509_certificates(roots_path.read_bytes())
+        roots = x509.load_pem_x509_certificates(self._roots())
         now = datetime.now(UTC)
         body = {
             "operator": encode_chain(operator.identity.chain),
@@ -244,6 +256,17 @@ class Operator:
             "salt": secrets.token_hex(16),
         }
         return envelope.write("genesis", body, operator, audience="tdn:nodes", now=now, life=timedelta(days=1))
+
+    def _roots(self) -> bytes:
+        """What this network trusts. Of a PKI of one's own it is for the operator to put there."""
+        settings = self._home.settings()
+        try:
+            credentials.load_roots(settings.roots)
+        except TrustError as error:
+            if settings.embedded_pki:
+                raise
+            raise TrustError(f"{error.message.partition('; ')[0]}; put the PEM file with your trusted roots there, or name another: roots below [pki] in tdn.toml") from error
+        return settings.roots.read_bytes()
 
     def _credentials(self) -> Credentials:
         return credentials.load(self._home.credentials(Role.OPERATOR, OPERATOR))

@@ -12,8 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tdn.errors import TrustError
 from tdn.protocol.names import Role
-from tdn.trust.certificates import Identity, TrustRoots, institution_of, key_hash, name_of
+from tdn.trust.certificates import Identity, TrustRoots, key_hash, name_of
 from tdn.trust.private_files import read_private
+
+#: What to do about files of which nothing can be read, so that it is not known whose they are.
+_OTHERS = "`tdn ca issue NAME` makes others (a node: `--node`, a guard: `--role guard`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +32,13 @@ class Credentials:
 def load(folder: Path, *, now: datetime | None = None) -> Credentials:
     """Read a folder of credentials. What is wrong with them is said here, with what to do, before the broker does it vaguely."""
     roots = load_roots(folder / "trust.pem")
-    reading = "key.pem"
     try:
-        key = serialization.load_pem_private_key(read_private(folder / reading), password=None)
-        reading = "cert.pem"
-        chain = x509.load_pem_x509_certificates((folder / reading).read_bytes())
+        key = read_key(folder / "key.pem", _OTHERS)
+        chain = read_certificates(folder / "cert.pem", _OTHERS)
     except FileNotFoundError as error:
         raise TrustError(
             f"no credentials in {folder}: {Path(error.filename).name} is missing; `tdn ca issue NAME` makes them"
         ) from error
-    except OSError as error:
-        raise TrustError(f"{error.filename} cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError) as error:
-        # What the library says is for who wrote the file: of PEM's framing, with an address of its own questions and answers.
-        raise TrustError(
-            f"{folder / reading} is no unencrypted PEM file; `tdn ca issue NAME` makes others (a node: `--node`, a guard: `--role guard`)"
-        ) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TrustError(f"the key in {folder} is not P-256")
     ders = [certificate.public_bytes(serialization.Encoding.DER) for certificate in chain]
     try:
         identity = roots.identify(ders, at=now or datetime.now(UTC))
@@ -70,16 +62,32 @@ def remedy(leaf: x509.Certificate) -> str:
 
 
 def load_roots(path: Path) -> TrustRoots:
+    remedy = "bring it from another folder of this network's credentials, or from a backup"
     try:
-        return TrustRoots(x509.load_pem_x509_certificates(path.read_bytes()))
+        return TrustRoots(read_certificates(path, remedy))
     except FileNotFoundError as error:
-        raise TrustError(f"no trusted roots: {path} is missing") from error
+        raise TrustError(f"no trusted roots: {path} is missing; {remedy}") from error
+
+
+def read_certificates(path: Path, remedy: str) -> list[x509.Certificate]:
+    """The certificates of a PEM file, one at least; or TrustError that names the file and what to do. FileNotFoundError when it is not there."""
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise TrustError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise TrustError(f"{path} holds no certificates: {error}") from error
+        # What the library says is for who wrote the file: of PEM's framing, with an address of its own questions and answers.
+        raise TrustError(f"{path} holds no certificates; {remedy}") from error
 
 
-def load_institution(folder: Path) -> str:
-    """The institution in a folder's certificate, valid or not: a rotation keeps it."""
-    return institution_of(x509.load_pem_x509_certificates((folder / "cert.pem").read_bytes())[0])
+def read_key(path: Path, remedy: str) -> ec.EllipticCurvePrivateKey:
+    """The P-256 key of a PEM file; or TrustError that names the file and what to do. FileNotFoundError when it is not there."""
+    try:
+        key = serialization.load_pem_private_key(read_private(path), password=None)
+    except (ValueError, TypeError) as error:
+        raise TrustError(f"{path} is no unencrypted PEM file; {remedy}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise TrustError(f"the key in {path} is not P-256; {remedy}")
+    return key

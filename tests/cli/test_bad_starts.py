@@ -112,8 +112,8 @@ def chmod(name: str, mode: int) -> Callable[[Home], object]:
         (lambda home: os.chown(home.folder / "nodes/n1/key.pem", 12345, -1), 4, ("belongs to user 12345", "run `chown ")),
         (lambda home: (home.folder / "nodes/n1/key.pem").unlink(), 4, ("key.pem is missing", "tdn ca issue")),
         (garbage("nodes/n1/key.pem"), 4, ("nodes/n1/key.pem is no unencrypted PEM file", "`tdn ca issue NAME` makes others")),
-        (garbage("nodes/n1/cert.pem"), 4, ("nodes/n1/cert.pem is no unencrypted PEM file",)),
-        (garbage("nodes/n1/trust.pem"), 4, ("nodes/n1/trust.pem holds no certificates",)),
+        (garbage("nodes/n1/cert.pem"), 4, ("nodes/n1/cert.pem holds no certificates", "`tdn ca issue NAME` makes others")),
+        (garbage("nodes/n1/trust.pem"), 4, ("nodes/n1/trust.pem holds no certificates", "or from a backup")),
         (garbage("network/genesis.jws"), 4, ("genesis.jws is not what an operator signed", "from a backup")),
         (lambda home: home.genesis_path.write_bytes(b""), 4, ("genesis.jws is not what an operator signed",)),
         (turned, 4, ("genesis.jws is not what an operator signed",)),
@@ -162,6 +162,56 @@ def test_a_node_does_not_start(home: Home, breaking: Callable[[Home], object], c
         assert fragment in ran.error["message"]
 
 
+def no_snapshot(home: Home) -> None:
+    (home.folder.parent / "snapshot").write_bytes(b"garbage")
+
+
+@pytest.mark.parametrize(
+    ("breaking", "more", "code", "fragments"),
+    [
+        (garbage("network/genesis.jws"), (), 4, ("genesis.jws is not what an operator signed", "from a backup")),
+        (lambda home: (home.folder / "ca/root.pem").unlink(), (), 4, ("no trusted roots", "ca/root.pem is missing", "from a backup")),
+        (garbage("ca/root.pem"), (), 4, ("ca/root.pem holds no certificates", "from a backup")),
+        (lambda home: None, ("--snapshot", "snapshot"), 2, ("snapshot cannot be read: No such file or directory",)),
+        (no_snapshot, ("--snapshot", "snapshot"), 4, ("snapshot is not a whole snapshot",)),
+    ],
+    ids=("garbage for a genesis", "no root", "garbage for a root", "no snapshot", "garbage for a snapshot"),
+)
+def test_a_network_is_not_started_for_nothing(
+    home: Home, breaking: Callable[[Home], object], more: tuple[str, ...], code: int, fragments: tuple[str, ...]
+) -> None:
+    """What no guard and no node can start with is told before brokers are."""
+    breaking(home)
+    ran = run("tdn", "--home", home.folder, "--json", "up", *(home.folder.parent / word if word == "snapshot" else word for word in more))
+    assert ran.code == code, ran.err
+    for fragment in fragments:
+        assert fragment in ran.error["message"]
+    assert "Traceback" not in ran.err
+    assert not list(home.run.glob("*.log"))
+    assert not (home.folder / "broker" / "rabbitmq").exists()
+
+
+def test_a_pki_of_ones_own_without_roots(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    theirs = CertificateAuthority(tmp_path / "theirs")
+    theirs.create()
+    home.folder.mkdir(mode=0o700)
+    (home.folder / "tdn.toml").write_text("[pki]\nmode = 'own'\n")
+    theirs.issue(Role.OPERATOR, "operator", home.folder / "operator")
+
+    def install() -> Ran:
+        chain = home.folder / "operator" / "cert.pem"
+        return run("tdn", "--home", home.folder, "--json", "ca", "install", "operator", "--role", "operator", chain)
+
+    ran = install()
+    assert (ran.code, "roots.pem is missing; put the PEM file with your trusted roots there" in ran.error["message"]) == (4, True), ran.err
+    (home.folder / "roots.pem").write_bytes(b"garbage")
+    ran = install()
+    assert (ran.code, f"{home.folder / 'roots.pem'} holds no certificates; put the" in ran.error["message"]) == (4, True), ran.err
+    (home.folder / "roots.pem").write_bytes(theirs.roots_pem())
+    assert install().code == 0
+
+
 def test_why_it_did_not_start_is_kept(home: Home) -> None:
     damage(home)
     assert start(home).code == 4
@@ -189,6 +239,16 @@ def test_a_guard_does_not_start(home: Home, name: str) -> None:
         f"chmod 600 '{home.folder / name}'" in ran.error["message"] or f"chmod 600 {home.folder / name}" in ran.error["message"]
     )
     assert "Traceback" not in ran.err
+
+
+def test_an_entity_that_is_not_there(home: Home, tmp_path: Path) -> None:
+    ran = run("entity", "--home", home.folder, "--as", "alise", "--json", "locate")
+    said = f"there is no entity 'alise' in {home.folder} (known: alice); `tdn ca issue alise` makes it, or name another home"
+    assert (ran.code, ran.error["error"], said in ran.error["message"]) == (4, "trust", True), ran.err
+    ran = run("entity", "--home", tmp_path / "none", "--as", "alice", "--json", "locate")
+    assert (ran.code, "(known: none)" in ran.error["message"]) == (4, True), ran.err
+    ran = run("entity", "--credentials", tmp_path / "none", "--json", "locate")
+    assert (ran.code, f"no folder of credentials {tmp_path / 'none'}" in ran.error["message"]) == (4, True), ran.err
 
 
 def test_an_entity_and_the_operator(home: Home) -> None:

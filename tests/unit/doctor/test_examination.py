@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -131,6 +132,45 @@ def test_settings_with_a_mistake(home: Home) -> None:
     assert any("are not looked at without them" in finding.what for finding in found)
 
 
+def test_settings_without_what_they_need(home: Home) -> None:
+    """Every other command refuses them; every key in them is known all the same."""
+    (home.folder / "tdn.toml").write_text("[broker]\nmode = 'own'\n")
+    only(home, "broker.hosts is missing", "a broker of your own needs it", 2)
+
+
+def test_a_home_that_may_not_be_looked_into(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(self: Path, *_: object) -> None:
+        # Root may look into every folder, so the system's answer is played.
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    monkeypatch.setattr(Path, "exists", closed)
+    only(home, "home.json cannot be read", "run as the owner of the home", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "do"),
+    [
+        ("ca/nodes.pem", "ca/nodes.pem holds no certificates", "restore"),
+        ("ca/entities.key", "ca/entities.key is no unencrypted PEM file: nothing can be issued with it", "from a backup"),
+        ("nodes/n1/cert.pem", "nodes/n1 is no unencrypted PEM file", "`tdn ca issue n1 --node`"),
+        ("entities/alice/key.pem", "entities/alice is no unencrypted PEM file", "`tdn ca issue alice`"),
+        ("nodes/n2/trust.pem", "nodes/n2/trust.pem holds no certificates", "from a backup"),
+    ],
+)
+def test_what_cannot_be_read_as_a_key_or_certificate(home: Home, name: str, said: str, do: str) -> None:
+    """Named, with what to do; not a failure of the doctor's own."""
+    (home.folder / name).write_bytes(b"garbage")
+    only(home, said, do, 4)
+
+
+def test_an_authority_without_its_key(home: Home) -> None:
+    """The network goes on without; nothing can be issued."""
+    (home.folder / "ca/nodes.key").unlink()
+    (found,) = [finding for finding in findings(home) if "ca/nodes.key" in finding.what]
+    assert (found.state, "is missing" in found.what, "from a backup" in (found.do or "")) == (State.WARNING, True, True)
+
+
 @pytest.mark.parametrize("name", ["nodes/n1/key.pem", "entities/alice/key.pem", "ca/root.key", "network/management-password"])
 def test_a_key_that_others_can_read(home: Home, name: str) -> None:
     (home.folder / name).chmod(0o644)
@@ -149,6 +189,8 @@ def reissue(home: Home, role: Role, name: str, *, begun: timedelta, life: timede
 def test_an_expired_certificate(home: Home) -> None:
     reissue(home, Role.NODE, "n1", begun=timedelta(minutes=-30), life=timedelta(minutes=10))
     only(home, "node n1: the certificate expired at", "`tdn ca issue n1 --node`", 4)
+    (left,) = [finding.what for finding in findings(home) if finding.what.startswith("days left")]
+    assert ("node n2" in left, "node n1" in left) == (True, False)
 
 
 def test_a_certificate_of_tomorrow(home: Home) -> None:
@@ -372,12 +414,14 @@ def test_brokers_are_told_apart(home: Home) -> None:
         {"role": "broker", "id": "broker", "pid": 1, "alive": True, "ready": False},
         {"role": "broker", "id": "broker2", "pid": None, "alive": False},
         *({"role": "node", "id": name, **away} for name in ("n1", "n2", "n3")),
+        {"role": "guard", "id": "g1", **away, "why": "it is not connected to the broker"},
     ]
     found = list(running.look_at_processes(home, entries, ["g1"]))
     assert [finding.what for finding in found] == [
         "broker2 does not run",
         "broker is not ready: nothing is served",
         "node n1, node n2, node n3 are not ready: no broker takes connections",
+        "guard g1 is not ready: entities are denied everything: it is not connected to the broker",
     ]
     assert f"{home.folder}/broker2/rabbitmq/log/broker.log" in str(found[0].do)
     assert "see its journal, or its container's log, and theirs" in str(found[2].do)

@@ -21,6 +21,7 @@ from little_network import LittleNetwork
 from played_broker import PlayedChannel, PlayedConnection
 
 from tdn.bus.connection import Channel
+from tdn.cli.serve import guard_state
 from tdn.errors import BrokerUnavailable
 from tdn.guard import service
 from tdn.guard.enforcing import Cut
@@ -242,6 +243,9 @@ def test_who_is_sure(
     told = guard.readiness()
     assert (told["ready"], told.get("reason")) == (reason is None, reason)
     assert guard.sure is (reason is None)
+    # And so `tdn status` and `tdn doctor` know it.
+    in_the_home = guard_state(guard, None)
+    assert (in_the_home["ready"], in_the_home["why"]) == (reason is None, reason)
 
 
 # --- sure ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -22,6 +23,7 @@ from tdn.local.operator import OPERATOR, Operator
 from tdn.protocol.names import Role
 from tdn.protocol.times import parse_time
 from tdn.trust import credentials
+from tdn.trust.certificates import institution_of
 
 
 def ticking() -> Callable[[], datetime]:
@@ -256,6 +258,55 @@ def test_a_key_of_another_certificate_is_not_used(own: CertificateAuthority, tmp
         own.rotate("entities")
 
 
+@pytest.mark.parametrize("rest", [b'{"principal": "entity:b', b"\0" * 300, b'{"principal": "entity:b"', b"{"], ids=["torn", "zeros", "nearly whole", "a byte"])
+def test_what_a_crash_left_of_an_entry_counts_for_nothing(own: CertificateAuthority, tmp_path: Path, rest: bytes) -> None:
+    """A power cut, or a full disk, between the register and the certificate: issuing and revoking go on, and every other entry stays."""
+    first = own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    own.note_revocation("entity:bob", datetime.now(UTC))
+    for name in ("issued.jsonl", "revoked.jsonl"):
+        with open(own.folder / name, "ab") as register:
+            register.write(rest)
+    assert own.issued_to("entity:alice") == [first]
+    assert not own.was_revoked("entity:alice", first.key_hash)
+    second = own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    own.note_revocation("entity:alice", datetime.now(UTC))
+    assert own.issued_to("entity:alice") == [first, second]
+    assert own.was_revoked("entity:alice", second.key_hash)
+    for name in ("issued.jsonl", "revoked.jsonl"):
+        assert [json.loads(line)["principal"] for line in (own.folder / name).read_text().splitlines()][-1] == "entity:alice"
+
+
+def test_an_entry_without_its_end_of_line_is_one(own: CertificateAuthority, tmp_path: Path) -> None:
+    first = own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    register = own.folder / "issued.jsonl"
+    register.write_bytes(register.read_bytes()[:-1])
+    assert own.issued_to("entity:alice") == [first]
+    second = own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    assert own.issued_to("entity:alice") == [first, second]
+
+
+def test_a_register_that_was_changed_is_not_guessed_at(own: CertificateAuthority, tmp_path: Path) -> None:
+    own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    register = own.folder / "issued.jsonl"
+    register.write_bytes(b"garbage\n" + register.read_bytes())
+    with pytest.raises(TrustError, match=r"line 1 of .*issued.jsonl is no entry; restore"):
+        own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+    with pytest.raises(TrustError, match=r"line 1 of .*issued.jsonl is no entry; restore"):
+        own.issued_to("entity:alice")
+
+
+@pytest.mark.parametrize("name", ["nodes.key", "nodes.pem"])
+@pytest.mark.parametrize(("content", "said"), [(None, "is missing"), (b"garbage", "is no unencrypted PEM file|holds no certificates")])
+def test_an_authority_that_cannot_be_read_is_named(own: CertificateAuthority, tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
+    if content is None:
+        (own.folder / name).unlink()
+    else:
+        (own.folder / name).write_bytes(content)
+    with pytest.raises(TrustError, match=rf"ca/{name} ({said}); restore .* from a backup"):
+        own.issue(Role.NODE, "n1", tmp_path / "n1")
+    own.issue(Role.ENTITY, "alice", tmp_path / "alice")
+
+
 # --- the operator, who has the certificates of a home ---
 
 
@@ -283,9 +334,28 @@ def test_a_rotation_keeps_institution_and_hosts(operator: Operator) -> None:
     assert set(hosts_of(certificate(first))) == hosts
     for keep_key in (False, True):
         assert set(hosts_of(certificate(operator.issue(Role.GUARD, "g1", keep_key=keep_key)))) == hosts
-        assert credentials.load_institution(first) == "ACME"
+        assert institution_of(certificate(first)) == "ACME"
     moved = certificate(operator.issue(Role.GUARD, "g1", hosts=["other.example"], institution="Other"))
     assert set(hosts_of(moved)) == {"other.example", "localhost", "127.0.0.1"}
+
+
+def test_in_the_place_of_a_certificate_that_cannot_be_read(operator: Operator) -> None:
+    """Another one is made, once it was said of which institution: the former does not say it any more."""
+    folder = operator.issue(Role.GUARD, "g1", institution="ACME", hosts=["guard.example"])
+    (folder / "cert.pem").write_bytes(b"garbage")
+    with pytest.raises(TrustError, match=r"guards/g1/cert.pem holds no certificates, so .* add `--institution X` .* and `--host H`"):
+        operator.issue(Role.GUARD, "g1")
+    operator.issue(Role.GUARD, "g1", institution="ACME", hosts=["guard.example"])
+    assert credentials.load(folder).identity.institution == "ACME"
+    assert "guard.example" in hosts_of(certificate(folder))
+
+
+def test_a_key_that_cannot_be_read_is_not_kept(operator: Operator) -> None:
+    folder = operator.issue(Role.ENTITY, "alice")
+    (folder / "key.pem").write_bytes(b"garbage")
+    with pytest.raises(TrustError, match=r"alice/key.pem is no unencrypted PEM file; leave out --keep-key"):
+        operator.issue(Role.ENTITY, "alice", keep_key=True)
+    operator.issue(Role.ENTITY, "alice")
 
 
 def test_whose_certificates_are_issued_anew(operator: Operator) -> None:

@@ -44,7 +44,7 @@ def test_load(folder: Path, leaf: Authority) -> None:
     assert who.identity.name.principal == "entity:alice"
     assert who.identity.chain == leaf.chain
     assert who.folder == folder
-    assert credentials.load_institution(folder) == "Example"
+    assert who.identity.institution == "Example"
     assert "PrivateKey" not in repr(who)
 
 
