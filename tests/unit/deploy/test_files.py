@@ -20,6 +20,7 @@ from jsonschema.validators import validator_for
 from deploy import broker_files
 from tdn.cli.main import build_parser
 from tdn.local.broker import REMEMBERING_BACKEND
+from tdn.observe.metrics import GuardMetrics, NodeMetrics
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted(path for path in (DEPLOY / "systemd").iterdir() if path.suffix in (".service", ".timer"))
@@ -266,6 +267,62 @@ def test_prometheus_finds_what_the_manifests_show_and_calls_it_what_the_alerts_d
         assert [name for name in ports if re.fullmatch(kept["regex"], name)] == [kept["regex"]]
         assert [rule["target_label"] for rule in job["relabel_configs"] if rule is not kept] == ["id"]
         assert job["kubernetes_sd_configs"][0]["namespaces"]["names"] == [named("StatefulSet", "tdn-node")["metadata"]["namespace"]]
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text("utf-8"))["groups"]
+    return {rule["alert"]: rule for rule in group["rules"]}
+
+
+def test_what_an_alert_counts_is_there_before_it_happens() -> None:
+    """A counter that begins with its first event begins with 1, and has not increased: the first would be told to nobody."""
+    fresh = [*NodeMetrics().registry.collect(), *GuardMetrics().registry.collect()]
+    counted = [asked for rule in alerts().values() for asked in re.findall(r"(?:increase|rate)\((\w+)([^)\[]*)\[", rule["expr"])]
+    assert len(counted) >= 2
+    for name, labels in counted:
+        wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        there = [sample.value for family in fresh for sample in family.samples if sample.name == name and wanted.items() <= sample.labels.items()]
+        assert there, f"{name}{labels}"
+        assert set(there) == {0}
+
+
+def test_prometheus_that_fetches_from_nobody_says_so() -> None:
+    """Where nothing is found there is no `up` that could be 0. One for each job."""
+    asked = alerts()["TdnNotFetched"]["expr"]
+    jobs = {job["job_name"] for job in yaml.safe_load((DEPLOY / "prometheus.yml").read_text("utf-8"))["scrape_configs"]}
+    assert set(asked.split(" or ")) == {f'absent(up{{job="{job}"}})' for job in jobs}
+
+
+@pytest.mark.parametrize("name", ["prometheus", "prometheus-compose", "prometheus-kubernetes"])
+def test_rules_are_looked_at_as_often_as_they_say(name: str) -> None:
+    """An alert is held for at least one look: at Prometheus' own minute, one for 15 s would come after two."""
+    written = yaml.safe_load((DEPLOY / f"{name}.yml").read_text("utf-8"))["global"]
+
+    def seconds(said: str) -> int:
+        return int(said[:-1]) * {"s": 1, "m": 60}[said[-1]]
+
+    shortest = min(seconds(rule["for"]) for rule in alerts().values() if "for" in rule)
+    assert seconds(written["scrape_interval"]) <= seconds(written["evaluation_interval"]) <= shortest
+
+
+def panels() -> dict[str, list[str]]:
+    board = json.loads((DEPLOY / "grafana" / "tdn.json").read_text("utf-8"))
+    return {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in board["panels"] if panel["type"] != "row"}
+
+
+def test_what_a_panel_divides_has_the_labels_of_what_it_divides_by() -> None:
+    """Otherwise nothing matches, and the panel is empty, always: by a number, or by a `scalar`."""
+    divided = [part for asked in panels().values() for text in asked for part in text.split(" / ")[1:]]
+    assert len(divided) == 2
+    assert all(re.match(r"\d+$|scalar\(", part) for part in divided)
+
+
+def test_panels_show_who_is_gone_and_the_worst_of_what_is_seen() -> None:
+    """The numbers of a process that ended are not there, and a panel of those that are would be green; and one node that hears nothing of a guard is enough."""
+    shown = panels()
+    assert shown["Ready"] == ['tdn_ready or up{job=~"tdn-.*"} * 0']
+    assert shown["Sure"] == ['tdn_guard_sure or up{job="tdn-guard"} * 0']
+    assert shown["Heard and fenced, as nodes see it"] == ['min(tdn_node_guards{state="heard"})', 'max(tdn_node_guards{state="fenced"})']
 
 
 def test_no_panel_drops_whose_number_it_is() -> None:
