@@ -65,11 +65,32 @@ def test_each_broker_has_a_guard_on_its_own_loopback() -> None:
     brokers = {name for name, service in COMPOSE["services"].items() if service["image"].startswith("tdn-broker:")}
     guards = {name: service for name, service in COMPOSE["services"].items() if "guard" in service.get("command", [])}
     assert len(brokers) == 3
-    assert {service["network_mode"].removeprefix("service:") for service in guards.values()} == brokers
+    places = {name: COMPOSE["services"][name]["network_mode"].removeprefix("service:") for name in brokers}
+    assert sorted(service["network_mode"].removeprefix("service:") for service in guards.values()) == sorted(places.values())
+    assert len(set(places.values())) == 3
     for service in guards.values():
         words = service["command"]
         assert f"https://{words[words.index('--listen') + 1]}" == broker_files.PLACES["guard_url"]
-    assert [f"rabbit@{COMPOSE['services'][name]['hostname']}" for name in sorted(brokers)] == list(broker_files.PEERS)
+    for name, place in places.items():
+        assert COMPOSE["services"][name]["environment"] == {"RABBITMQ_NODENAME": f"rabbit@{place}"}
+        assert COMPOSE["services"][place]["hostname"] == place, "the name by which other brokers and clients reach it"
+    assert [f"rabbit@{places[name]}" for name in sorted(brokers)] == list(broker_files.PEERS)
+
+
+def test_a_network_that_is_shared_is_held_by_what_has_no_reason_to_end() -> None:
+    """The engine starts a container that died in a new network, and leaves who had joined the former one there: a guard whom no broker reaches any more."""
+    shared = {service["network_mode"].removeprefix("service:") for service in COMPOSE["services"].values() if "network_mode" in service}
+    assert len(shared) == 3
+    for name in shared:
+        holder = COMPOSE["services"][name]
+        assert (holder["entrypoint"], holder["command"]) == (["sleep", "infinity"], []), name
+        assert holder["init"] is True, "as process 1 it would not hear that it is to end"
+        assert not {"volumes", "secrets", "configs", "environment"} & holder.keys(), name
+    for name, service in COMPOSE["services"].items():
+        if (place := service.get("network_mode", "").removeprefix("service:")) in shared:
+            # Made anew itself, by `up` after a change, it takes those along who have joined it.
+            assert service["depends_on"][place] == {"condition": "service_started", "restart": True}, name
+            assert not {"ports", "networks", "hostname"} & service.keys(), "these are the holder's"
 
 
 #: Where nodes and guards show their numbers in their containers.
