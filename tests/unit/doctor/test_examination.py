@@ -137,6 +137,22 @@ def test_a_key_that_others_can_read(home: Home, name: str) -> None:
     only(home, "everybody on this machine can reach", f"chmod 600 {home.folder / name}", 4)
 
 
+def test_a_volume_of_kubernetes_is_nothing_wrong(home: Home) -> None:
+    """Its top is root's, for a group; what the process made in it is the process's own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    for path in home.folder.rglob("*"):
+        os.chown(path, 10001, 10001)
+    os.chown(home.folder, 0, 10001)
+    home.folder.chmod(0o2775)
+    found = [finding for finding in findings(home) if finding.check in ("home", "private files")]
+    (whose,) = [finding for finding in found if finding.state is not State.OK]
+    assert whose.state is State.WARNING
+    assert "belongs to user 10001, and this is user 0" in whose.what, "as which it is to be run"
+    (home.folder / "nodes" / "n1" / "key.pem").chmod(0o660)
+    assert any("the group 10001 can reach" in finding.what for finding in problems(home))
+
+
 def reissue(home: Home, role: Role, name: str, *, begun: timedelta, life: timedelta) -> None:
     """A certificate from a CA whose clock is elsewhere."""
     moment = datetime.now(UTC) + begun
