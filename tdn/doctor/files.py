@@ -25,7 +25,7 @@ from tdn.trust.certificates import TrustRoots, decode_chain, key_hash
 from tdn.trust.private_files import complaint_about
 
 #: A certificate with less left is worth a word; nothing renews it by itself.
-_SOON = timedelta(days=30)
+SOON = timedelta(days=30)
 #: Authorities are replaced with more care.
 _AUTHORITY_SOON = timedelta(days=180)
 #: Free room below which something is about to stop (RabbitMQ takes nothing more: `disk_free_limit`), and below which to look for more.
@@ -201,7 +201,7 @@ def _one(
             found.append(problem(check, TrustError, f"{who}: key.pem and cert.pem do not belong together", remedy))
     except TdnError as error:
         found.append(problem(check, type(error), f"{who}: {error.message}", remedy))
-    if not found and now + _SOON > ends:
+    if not found and now + SOON > ends:
         found.append(warning(check, f"{who}: {_left(ends, now)} days left, until {format_time(ends)}", remedy))
     if missing := _missing_name(role, leaf, settings):
         found.append(

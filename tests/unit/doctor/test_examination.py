@@ -408,6 +408,15 @@ def test_a_full_disk(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     only(home, "0 MB of", "free some room", 5)
 
 
+@pytest.mark.parametrize(("days", "state"), [(300, State.OK), (31, State.OK), (29, State.WARNING), (-1, State.WARNING)])
+def test_what_is_left_of_the_certificate_that_a_broker_shows(days: int, state: State) -> None:
+    """No process says so, and all that connects is refused once it has ended."""
+    now = datetime.now(UTC)
+    found = reach._of_broker("rabbit-1:5671: RabbitMQ", now + timedelta(days=days), now)
+    assert (found.state, found.check) == (state, "broker")
+    assert f"{days} days left" in found.what
+
+
 def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[Finding]:
     """The clock check with a node whose last tick lies so far in the future."""
 
