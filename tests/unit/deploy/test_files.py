@@ -436,6 +436,20 @@ def test_the_image_is_built_from_what_is_there() -> None:
             assert words.split()[0].removeprefix("--from=") in stages
 
 
+def test_an_image_that_traces_can_be_built() -> None:
+    """Traces are an extra, which no image has by itself. The words are those that the Containerfile and the page have for it."""
+    words = re.search(r"^# .*--build-arg EXTRAS=\"(.+)\"$", (DEPLOY / "container" / "Containerfile").read_text("utf-8"), re.M)
+    assert words is not None
+    assert f'--build-arg EXTRAS="{words[1]}"' in (DEPLOY / "README.md").read_text("utf-8")
+    (begin,) = [number for number, (name, said) in enumerate(instructions()) if name == "FROM" and said.endswith(" AS locks")]
+    stage = instructions()[begin:]
+    assert stage[1] == ("ARG", "EXTRAS"), "one that stands before FROM has no value in a stage that does not name it"
+    (run,) = [said for name, said in stage if name == "RUN" and "/run.lock" in said and "deploy.supply.lock" in said]
+    assert "python -m deploy.supply.lock ${EXTRAS} > /run.lock" in run
+    printed = subprocess.run([sys.executable, "-m", "deploy.supply.lock", *words[1].split()], capture_output=True, text=True, check=True, cwd=DEPLOY.parent).stdout
+    assert re.search(r"^opentelemetry-exporter-otlp-proto-http==", printed, re.M)
+
+
 def test_the_image_takes_hashed_packages_and_runs_as_nobody_special() -> None:
     assert re.search(r"^ARG PYTHON_IMAGE=docker\.io/library/python:3\.11\.\d+-slim-bookworm$", (DEPLOY / "container" / "Containerfile").read_text("utf-8"), re.M)
     installs = [part for name, words in instructions() if name == "RUN" for part in words.split("&&") if "pip" in part and " install " in part]
