@@ -72,6 +72,19 @@ apt_offers() {
     have apt-cache && [[ $(apt-cache policy "$1" 2>/dev/null) =~ Candidate:\ [^\(] ]]
 }
 
+# The oldest RabbitMQ that will do: quorum queues whose messages expire, and dead letters that are not lost, came with it. Ubuntu 22.04 offers 3.9.
+oldest_rabbitmq=3.10
+
+# The version that the system's packages offer, when it is too old; else nothing.
+old_rabbitmq_offered() {
+    local offered major minor
+    have apt-cache || return 0
+    offered=$(apt-cache policy rabbitmq-server 2>/dev/null | sed -nE 's/^ *Candidate: ([0-9]+:)?([0-9]+\.[0-9]+).*/\2/p')
+    [[ -n $offered ]] || return 0
+    major=${offered%.*} minor=${offered#*.}
+    (( major > ${oldest_rabbitmq%.*} || (major == ${oldest_rabbitmq%.*} && minor >= ${oldest_rabbitmq#*.}) )) || printf '%s\n' "$offered"
+}
+
 java_package() {
     local name
     for name in openjdk-17-jre-headless openjdk-21-jre-headless; do
@@ -168,6 +181,10 @@ set_up_system() {
         as_root apt-get update -qq || say "apt-get update failed; trying with the lists that are here"
     fi
     [[ ${#missing[@]} -eq 0 ]] && return 0
+    local old
+    if ! rabbitmq_is_there && old=$(old_rabbitmq_offered) && [[ -n $old ]]; then
+        fail "the packages of this system have RabbitMQ $old, and $oldest_rabbitmq or newer is needed: install one from https://www.rabbitmq.com/docs/install-debian, or start Docker, and run this again"
+    fi
     can_install || explain "${missing[@]}"
     apt_install "${missing[@]}"
     rabbitmq_is_there || fail "rabbitmq-server was installed but is not found"

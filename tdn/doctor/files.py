@@ -25,12 +25,18 @@ from tdn.trust.certificates import TrustRoots, decode_chain, key_hash
 from tdn.trust.private_files import complaint_about
 
 #: A certificate with less left is worth a word; nothing renews it by itself.
-_SOON = timedelta(days=30)
+SOON = timedelta(days=30)
 #: Authorities are replaced with more care.
 _AUTHORITY_SOON = timedelta(days=180)
 #: Free room below which something is about to stop (RabbitMQ takes nothing more: `disk_free_limit`), and below which to look for more.
 _NO_ROOM_BYTES = 200_000_000
 _LITTLE_ROOM_BYTES = 1_000_000_000
+
+
+def _whose(home: Home) -> os.stat_result:
+    """Whose processes run in it. The top of a volume of Kubernetes belongs to root, who gave it to a group (`fsGroup`), and what is in it to the process."""
+    top = home.folder.stat()
+    return home.run.stat() if top.st_uid == 0 and home.run.is_dir() else top
 
 
 def look_at_home(home: Home) -> Iterator[Finding]:
@@ -43,15 +49,16 @@ def look_at_home(home: Home) -> Iterator[Finding]:
             "home", UsageError, f"there is no network in {home}", "`tdn up` makes one; or name another home with --home"
         )
         return
-    found = home.folder.stat()
+    top, found = home.folder.stat(), _whose(home)
     if found.st_uid != os.geteuid():
         yield warning(
             "home",
             f"{home} belongs to user {found.st_uid}, and this is user {os.geteuid()}: what its owner may read is not known here",
             f"run the doctor as its owner: `setpriv --reuid {found.st_uid} --regid {found.st_gid} --init-groups tdn … doctor`",
         )
-    if found.st_mode & 0o077:
-        yield warning("home", f"others may look into {home} (mode {found.st_mode & 0o777:04o})", f"chmod 700 {home}")
+    # Of a volume it is nobody's to change, and what is in it has modes of its own.
+    if top.st_uid == found.st_uid and top.st_mode & 0o077:
+        yield warning("home", f"others may look into {home} (mode {top.st_mode & 0o777:04o})", f"chmod 700 {home}")
     if not os.access(home.run if home.run.is_dir() else home.folder, os.W_OK):
         yield problem(
             "home",
@@ -89,7 +96,7 @@ def look_at_settings(home: Home) -> Iterator[Finding]:
 
 def look_at_private_files(home: Home) -> Iterator[Finding]:
     """Judged as its owner's processes see them, so that root can look at a service's home."""
-    owner = home.folder.stat()
+    owner = _whose(home)
     groups = {owner.st_gid, os.getegid(), *os.getgroups()} if owner.st_uid == os.geteuid() else {owner.st_gid}
     good = 0
     for path in _private(home):
@@ -200,7 +207,7 @@ def _one(
             found.append(problem(check, TrustError, f"{who}: key.pem and cert.pem do not belong together", remedy))
     except TdnError as error:
         found.append(problem(check, type(error), f"{who}: {error.message}", remedy))
-    if not found and now + _SOON > ends:
+    if not found and now + SOON > ends:
         found.append(warning(check, f"{who}: {_left(ends, now)} days left, until {format_time(ends)}", remedy))
     if missing := _missing_name(role, leaf, settings):
         found.append(

@@ -17,6 +17,7 @@ from aiohttp import InvalidURL
 
 from tdn.bus import log
 from tdn.bus.connection import Broker, Connection, tls_context
+from tdn.doctor.files import SOON
 from tdn.doctor.findings import Finding, of_error, ok, problem, warning
 from tdn.doctor.lost_stores import start_from_a_snapshot
 from tdn.doctor.stores import Store
@@ -67,7 +68,8 @@ async def _look_at_broker(broker: Broker, who: Credentials, seconds: float) -> F
             await writer.drain()
             frame = pika.frame.decode_frame(await _frame(reader))[1]
             about = frame.method.server_properties
-            tls = writer.get_extra_info("ssl_object").version()
+            tls = writer.get_extra_info("ssl_object")
+            ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(tls.getpeercert()["notAfter"]), UTC)
     except ssl.SSLCertVerificationError as error:
         do = f"`tdn ca issue broker --role broker --host {broker.host}`, or correct hosts in tdn.toml"
         return problem("broker", TrustError, f"{where}: its certificate does not hold: {error.verify_message}", do)
@@ -82,7 +84,16 @@ async def _look_at_broker(broker: Broker, who: Credentials, seconds: float) -> F
             f"{where} does not answer: {_said(error)}",
             "start it (`tdn up`), or correct hosts in tdn.toml",
         )
-    return ok("broker", f"{where}: {about.get('product', 'AMQP')} {about.get('version', 'of an unknown version')}, {tls}")
+    what = f"{about.get('product', 'AMQP')} {about.get('version', 'of an unknown version')}, {tls.version()}"
+    return _of_broker(f"{where}: {what}", ends, datetime.now(UTC))
+
+
+def _of_broker(what: str, ends: datetime, now: datetime) -> Finding:
+    """With what is left of the certificate that it shows: the one in a home may not have been brought there yet, and nothing else tells of it."""
+    what = f"{what}, {(ends - now).days} days left of its certificate"
+    if ends < now + SOON:
+        return warning("broker", what, "`tdn ca issue NAME --role broker` in the operator's home, and bring it there: all that connects is refused after that")
+    return ok("broker", what)
 
 
 def _said(error: BaseException) -> str:

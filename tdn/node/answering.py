@@ -142,6 +142,7 @@ class Answering:
             return list((questions.placed if in_tree else questions.discovered)(self._desk, result, now))
         except WorkFailed as error:
             # Ours to look into. Its asker is told all the same: silence means that no node is there (T17).
+            trail.ended(trail.FAILED)
             logger.error("a discovery failed: %s", error)
             self._counts["failed"] += 1
             raise Refused("the query could not be evaluated here; write it in another way, or ask another node") from error

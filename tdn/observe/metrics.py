@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from tdn import __version__
-from tdn.observe.trail import DONE, TURNED_AWAY, Trail
+from tdn.observe.trail import DONE, FAILED, TURNED_AWAY, Trail
 
 #: Seconds. A root topic is minted in about a millisecond; a discovery may take ten seconds where the operator lets it.
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -77,6 +77,8 @@ class NodeMetrics(Metrics):
         self._refusals = self.counter("tdn_node_refusals", "errors told to verified senders, by their word", ("reason",))
         self._turned_away = self.counter("tdn_node_turned_away", "messages of nobody who could be named, by what was wrong", ("reason",))
         self._dead = self.counter("tdn_node_dead_letters", "changes that failed too often and were given up here")
+        # Without labels, so that it is there, as 0, before the first: one that begins with 1 has not increased, and no alert says so.
+        self._failures = self.counter("tdn_node_failures", "messages at which this node failed by a fault of ours")
         self._append = self.histogram("tdn_node_append_seconds", "from sending a record to the broker's confirm")
         self._bound: dict[tuple[str, ...], Any] = {}
 
@@ -88,6 +90,7 @@ class NodeMetrics(Metrics):
             return
         self._child(self._requests, trail.kind, trail.outcome).inc()
         self._child(self._seconds, trail.kind).observe(trail.elapsed() / 1e9)
+        self._failures.inc(trail.outcome == FAILED)
         if trail.reason is not None:
             self._child(self._turned_away if trail.outcome == TURNED_AWAY else self._refusals, trail.reason).inc()
 

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tdn.errors import BrokerUnavailable
+
 T = TypeVar("T")
 
 #: How a message can end. A *refusal* was told to its sender; what is *turned away* came from nobody who can be named; *unfinished* comes again, here or elsewhere; *failed* is a bug
@@ -77,6 +79,10 @@ async def follow(path: str, work: Callable[[], Awaitable[T]], ended: Callable[[T
     token = _CURRENT.set(trail)
     try:
         return await work()
+    except Exception as error:
+        # Who works on it has an answer for every error that is somebody else's.
+        trail.outcome = UNFINISHED if isinstance(error, BrokerUnavailable) else FAILED
+        raise
     except BaseException:
         # Cancelled: it comes again.
         trail.outcome = UNFINISHED
@@ -99,9 +105,9 @@ def decided(seq: int) -> None:
 
 
 def ended(outcome: str, reason: str | None = None) -> None:
-    """It did not end well."""
+    """It did not end well. What failed stays failed: that its sender was told of an error makes it no refusal."""
     if (trail := _CURRENT.get()) is not None:
-        trail.outcome, trail.reason = outcome, reason
+        trail.outcome, trail.reason = FAILED if trail.outcome == FAILED else outcome, reason
 
 
 def step(name: str) -> contextlib.AbstractContextManager[None]:

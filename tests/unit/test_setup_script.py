@@ -83,6 +83,21 @@ def test_names_a_java_that_the_system_offers(bare: Path, offered: str, named: st
     assert run(bare, "system", TDN_NO_INSTALL="1").stderr == expected(f"rabbitmq-server {named}")
 
 
+@pytest.mark.parametrize(
+    ("offered", "enough"), [("3.9.13-1ubuntu0.22.04.2", False), ("3.10.8-1.1+deb12u1", True), ("3.12.1-1ubuntu1", True), ("4.0.5-8", True), ("1:3.9.27", False), ("(none)", True)]
+)
+def test_a_rabbitmq_that_is_too_old_is_not_installed(bare: Path, offered: str, enough: bool) -> None:
+    """Ubuntu 22.04 has 3.9, on which the queues that nodes declare are refused: better told here than by the first node."""
+    java(bare, "17.0.1")
+    command(bare, "apt-cache", f'[ "$2" = rabbitmq-server ] && printf "rabbitmq-server:\\n  Installed: (none)\\n  Candidate: {offered}\\n"')
+    result = run(bare, "system", TDN_NO_INSTALL="1")
+    assert result.returncode == 1
+    if enough:
+        assert result.stderr == expected("rabbitmq-server")
+    else:
+        assert "the packages of this system have RabbitMQ 3.9, and 3.10 or newer is needed" in result.stderr
+
+
 @pytest.mark.parametrize(("version", "enough"), [("1.8.0_392", False), ("11.0.2", False), ("17.0.15", True), ("21", True)])
 def test_java_must_be_17_or_newer(bare: Path, version: str, enough: bool) -> None:
     java(bare, version)

@@ -20,6 +20,7 @@ from jsonschema.validators import validator_for
 from deploy import broker_files
 from tdn.cli.main import build_parser
 from tdn.local.broker import REMEMBERING_BACKEND
+from tdn.observe.metrics import GuardMetrics, NodeMetrics
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted(path for path in (DEPLOY / "systemd").iterdir() if path.suffix in (".service", ".timer"))
@@ -64,11 +65,32 @@ def test_each_broker_has_a_guard_on_its_own_loopback() -> None:
     brokers = {name for name, service in COMPOSE["services"].items() if service["image"].startswith("tdn-broker:")}
     guards = {name: service for name, service in COMPOSE["services"].items() if "guard" in service.get("command", [])}
     assert len(brokers) == 3
-    assert {service["network_mode"].removeprefix("service:") for service in guards.values()} == brokers
+    places = {name: COMPOSE["services"][name]["network_mode"].removeprefix("service:") for name in brokers}
+    assert sorted(service["network_mode"].removeprefix("service:") for service in guards.values()) == sorted(places.values())
+    assert len(set(places.values())) == 3
     for service in guards.values():
         words = service["command"]
         assert f"https://{words[words.index('--listen') + 1]}" == broker_files.PLACES["guard_url"]
-    assert [f"rabbit@{COMPOSE['services'][name]['hostname']}" for name in sorted(brokers)] == list(broker_files.PEERS)
+    for name, place in places.items():
+        assert COMPOSE["services"][name]["environment"] == {"RABBITMQ_NODENAME": f"rabbit@{place}"}
+        assert COMPOSE["services"][place]["hostname"] == place, "the name by which other brokers and clients reach it"
+    assert [f"rabbit@{places[name]}" for name in sorted(brokers)] == list(broker_files.PEERS)
+
+
+def test_a_network_that_is_shared_is_held_by_what_has_no_reason_to_end() -> None:
+    """The engine starts a container that died in a new network, and leaves who had joined the former one there: a guard whom no broker reaches any more."""
+    shared = {service["network_mode"].removeprefix("service:") for service in COMPOSE["services"].values() if "network_mode" in service}
+    assert len(shared) == 3
+    for name in shared:
+        holder = COMPOSE["services"][name]
+        assert (holder["entrypoint"], holder["command"]) == (["sleep", "infinity"], []), name
+        assert holder["init"] is True, "as process 1 it would not hear that it is to end"
+        assert not {"volumes", "secrets", "configs", "environment"} & holder.keys(), name
+    for name, service in COMPOSE["services"].items():
+        if (place := service.get("network_mode", "").removeprefix("service:")) in shared:
+            # Made anew itself, by `up` after a change, it takes those along who have joined it.
+            assert service["depends_on"][place] == {"condition": "service_started", "restart": True}, name
+            assert not {"ports", "networks", "hostname"} & service.keys(), "these are the holder's"
 
 
 #: Where nodes and guards show their numbers in their containers.
@@ -268,6 +290,62 @@ def test_prometheus_finds_what_the_manifests_show_and_calls_it_what_the_alerts_d
         assert job["kubernetes_sd_configs"][0]["namespaces"]["names"] == [named("StatefulSet", "tdn-node")["metadata"]["namespace"]]
 
 
+def alerts() -> dict[str, dict[str, Any]]:
+    (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text("utf-8"))["groups"]
+    return {rule["alert"]: rule for rule in group["rules"]}
+
+
+def test_what_an_alert_counts_is_there_before_it_happens() -> None:
+    """A counter that begins with its first event begins with 1, and has not increased: the first would be told to nobody."""
+    fresh = [*NodeMetrics().registry.collect(), *GuardMetrics().registry.collect()]
+    counted = [asked for rule in alerts().values() for asked in re.findall(r"(?:increase|rate)\((\w+)([^)\[]*)\[", rule["expr"])]
+    assert len(counted) >= 2
+    for name, labels in counted:
+        wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        there = [sample.value for family in fresh for sample in family.samples if sample.name == name and wanted.items() <= sample.labels.items()]
+        assert there, f"{name}{labels}"
+        assert set(there) == {0}
+
+
+def test_prometheus_that_fetches_from_nobody_says_so() -> None:
+    """Where nothing is found there is no `up` that could be 0. One for each job."""
+    asked = alerts()["TdnNotFetched"]["expr"]
+    jobs = {job["job_name"] for job in yaml.safe_load((DEPLOY / "prometheus.yml").read_text("utf-8"))["scrape_configs"]}
+    assert set(asked.split(" or ")) == {f'absent(up{{job="{job}"}})' for job in jobs}
+
+
+@pytest.mark.parametrize("name", ["prometheus", "prometheus-compose", "prometheus-kubernetes"])
+def test_rules_are_looked_at_as_often_as_they_say(name: str) -> None:
+    """An alert is held for at least one look: at Prometheus' own minute, one for 15 s would come after two."""
+    written = yaml.safe_load((DEPLOY / f"{name}.yml").read_text("utf-8"))["global"]
+
+    def seconds(said: str) -> int:
+        return int(said[:-1]) * {"s": 1, "m": 60}[said[-1]]
+
+    shortest = min(seconds(rule["for"]) for rule in alerts().values() if "for" in rule)
+    assert seconds(written["scrape_interval"]) <= seconds(written["evaluation_interval"]) <= shortest
+
+
+def panels() -> dict[str, list[str]]:
+    board = json.loads((DEPLOY / "grafana" / "tdn.json").read_text("utf-8"))
+    return {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in board["panels"] if panel["type"] != "row"}
+
+
+def test_what_a_panel_divides_has_the_labels_of_what_it_divides_by() -> None:
+    """Otherwise nothing matches, and the panel is empty, always: by a number, or by a `scalar`."""
+    divided = [part for asked in panels().values() for text in asked for part in text.split(" / ")[1:]]
+    assert len(divided) == 2
+    assert all(re.match(r"\d+$|scalar\(", part) for part in divided)
+
+
+def test_panels_show_who_is_gone_and_the_worst_of_what_is_seen() -> None:
+    """The numbers of a process that ended are not there, and a panel of those that are would be green; and one node that hears nothing of a guard is enough."""
+    shown = panels()
+    assert shown["Ready"] == ['tdn_ready or up{job=~"tdn-.*"} * 0']
+    assert shown["Sure"] == ['tdn_guard_sure or up{job="tdn-guard"} * 0']
+    assert shown["Heard and fenced, as nodes see it"] == ['min(tdn_node_guards{state="heard"})', 'max(tdn_node_guards{state="fenced"})']
+
+
 def test_no_panel_drops_whose_number_it_is() -> None:
     """Certificates of two processes are two numbers, and an operator must see which one ends."""
     board = json.loads((DEPLOY / "grafana" / "tdn.json").read_text("utf-8"))
@@ -356,6 +434,20 @@ def test_the_image_is_built_from_what_is_there() -> None:
     for name, words in instructions():
         if name == "COPY" and words.startswith("--from="):
             assert words.split()[0].removeprefix("--from=") in stages
+
+
+def test_an_image_that_traces_can_be_built() -> None:
+    """Traces are an extra, which no image has by itself. The words are those that the Containerfile and the page have for it."""
+    words = re.search(r"^# .*--build-arg EXTRAS=\"(.+)\"$", (DEPLOY / "container" / "Containerfile").read_text("utf-8"), re.M)
+    assert words is not None
+    assert f'--build-arg EXTRAS="{words[1]}"' in (DEPLOY / "README.md").read_text("utf-8")
+    (begin,) = [number for number, (name, said) in enumerate(instructions()) if name == "FROM" and said.endswith(" AS locks")]
+    stage = instructions()[begin:]
+    assert stage[1] == ("ARG", "EXTRAS"), "one that stands before FROM has no value in a stage that does not name it"
+    (run,) = [said for name, said in stage if name == "RUN" and "/run.lock" in said and "deploy.supply.lock" in said]
+    assert "python -m deploy.supply.lock ${EXTRAS} > /run.lock" in run
+    printed = subprocess.run([sys.executable, "-m", "deploy.supply.lock", *words[1].split()], capture_output=True, text=True, check=True, cwd=DEPLOY.parent).stdout
+    assert re.search(r"^opentelemetry-exporter-otlp-proto-http==", printed, re.M)
 
 
 def test_the_image_takes_hashed_packages_and_runs_as_nobody_special() -> None:

@@ -177,6 +177,22 @@ def test_a_key_that_others_can_read(home: Home, name: str) -> None:
     only(home, "everybody on this machine can reach", f"chmod 600 {home.folder / name}", 4)
 
 
+def test_a_volume_of_kubernetes_is_nothing_wrong(home: Home) -> None:
+    """Its top is root's, for a group; what the process made in it is the process's own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    for path in home.folder.rglob("*"):
+        os.chown(path, 10001, 10001)
+    os.chown(home.folder, 0, 10001)
+    home.folder.chmod(0o2775)
+    found = [finding for finding in findings(home) if finding.check in ("home", "private files")]
+    (whose,) = [finding for finding in found if finding.state is not State.OK]
+    assert whose.state is State.WARNING
+    assert "belongs to user 10001, and this is user 0" in whose.what, "as which it is to be run"
+    (home.folder / "nodes" / "n1" / "key.pem").chmod(0o660)
+    assert any("the group 10001 can reach" in finding.what for finding in problems(home))
+
+
 def reissue(home: Home, role: Role, name: str, *, begun: timedelta, life: timedelta) -> None:
     """A certificate from a CA whose clock is elsewhere."""
     moment = datetime.now(UTC) + begun
@@ -434,6 +450,15 @@ def test_a_full_disk(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(home.folder)
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage._replace(free=1000))
     only(home, "0 MB of", "free some room", 5)
+
+
+@pytest.mark.parametrize(("days", "state"), [(300, State.OK), (31, State.OK), (29, State.WARNING), (-1, State.WARNING)])
+def test_what_is_left_of_the_certificate_that_a_broker_shows(days: int, state: State) -> None:
+    """No process says so, and all that connects is refused once it has ended."""
+    now = datetime.now(UTC)
+    found = reach._of_broker("rabbit-1:5671: RabbitMQ", now + timedelta(days=days), now)
+    assert (found.state, found.check) == (state, "broker")
+    assert f"{days} days left" in found.what
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[Finding]:

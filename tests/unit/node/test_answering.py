@@ -13,6 +13,7 @@ import pytest
 from little_network import MINUTE, SECOND, LittleNetwork, Log
 from pki import T0
 
+from tdn.confined.frames import WorkFailed
 from tdn.errors import Refused, TrustError
 from tdn.local.ca import CertificateAuthority
 from tdn.node.answering import Answering
@@ -21,6 +22,7 @@ from tdn.node.intake import _PREFETCH
 from tdn.node.policy import EVERYBODY
 from tdn.node.questions import Answer, Desk
 from tdn.node.senders import _UNKNOWN_WAITING
+from tdn.observe import trail
 from tdn.protocol.names import Role
 from tdn.protocol.rates import Rate
 from tdn.replica.replica import Replica
@@ -120,6 +122,27 @@ async def test_a_newcomer_who_asks_much_at_once_is_answered_all_of_it(node: Node
     assert {question.signer.name.id for question in questions} == {"carol"}
     assert len({question.id for question in questions}) == _UNKNOWN_WAITING >= 50
     assert 2 * _UNKNOWN_WAITING <= _PREFETCH
+
+
+async def test_a_search_that_fails_is_told_to_its_asker_and_counts_as_a_failure(node: Node) -> None:
+    """To the asker it is an answer like others (T17: silence means that no node is there); to the operator it is a bug of ours, and no refusal."""
+
+    class Broken:
+        async def run(self, *_: object, **__: object) -> None:
+            raise WorkFailed("Traceback")
+
+    node.answering._lanes = cast(Any, Broken())
+    await node.read(NET.log())
+    question, _ = await node.answering.read(node.ask("discover", {"language": "string", "query": "x", "limit": 1}, T0))
+    ended: list[trail.Trail] = []
+
+    async def work() -> None:
+        with pytest.raises(Refused, match="could not be evaluated here") as told:
+            await node.answering.answers(question, T0)
+        node.answering.reply(question, Answer("error", told.value.as_object()))
+
+    await trail.follow("question", work, ended.append)
+    assert [(one.outcome, one.reason) for one in ended] == [(trail.FAILED, "refused")]
 
 
 async def test_nothing_is_waited_for_that_cannot_come(node: Node) -> None:

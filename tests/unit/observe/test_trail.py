@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from tdn.errors import BrokerUnavailable
 from tdn.observe import trail
 from tdn.observe.metrics import GuardMetrics, NodeMetrics
 from tdn.observe.trail import Trail
@@ -48,6 +49,29 @@ async def test_cancelled_is_unfinished() -> None:
     assert [one.outcome for one in ended] == [trail.UNFINISHED]
 
 
+@pytest.mark.parametrize(("error", "outcome"), [(RuntimeError("a bug"), trail.FAILED), (BrokerUnavailable("gone"), trail.UNFINISHED)])
+async def test_what_nobody_answers_for_has_failed(error: Exception, outcome: str) -> None:
+    ended: list[Trail] = []
+
+    async def work() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        await trail.follow("endpoint", work, ended.append)
+    assert [one.outcome for one in ended] == [outcome]
+
+
+async def test_a_failure_that_its_sender_was_told_is_no_refusal() -> None:
+    ended: list[Trail] = []
+
+    async def work() -> None:
+        trail.ended(trail.FAILED)
+        trail.ended(trail.REFUSED, "refused")
+
+    await trail.follow("question", work, ended.append)
+    assert [(one.outcome, one.reason) for one in ended] == [(trail.FAILED, "refused")]
+
+
 def test_without_a_message_nothing_is_noted() -> None:
     trail.identified("advertise", "r", "entity:a")
     trail.ended(trail.FAILED)
@@ -73,6 +97,9 @@ def test_what_a_node_counts() -> None:
     assert value("tdn_node_refusals_total", reason="refused") == 1
     assert value("tdn_node_turned_away_total", reason="trust") == 1
     assert value("tdn_node_dead_letters_total") == 1, "a late hello was not given up"
+    assert value("tdn_node_failures_total") == 0, "and one that was given up failed before, each time that it was tried"
+    metrics.ended(Trail("change", "create", "r3", outcome=trail.FAILED))
+    assert value("tdn_node_failures_total") == value("tdn_node_requests_total", kind="create", outcome="failed") == 1
 
 
 def test_what_a_guard_counts() -> None:
