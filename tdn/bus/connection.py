@@ -97,7 +97,7 @@ def translate(error: BaseException, *, who: str = "") -> TdnError:
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return TrustError(
-            f"the broker's certificate does not hold: {getattr(error, 'verify_message', error.reason)}; are trust.pem and the brokers in connection.toml those of this network? "
+            f"the broker's certificate does not hold: {getattr(error, 'verify_message', error)}; are trust.pem and the brokers in connection.toml those of this network? "
             "The operator's home has both; look at the clock, too"
         )
     if isinstance(error, ssl.SSLError) and not _is_end(error):
