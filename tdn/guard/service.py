@@ -56,6 +56,8 @@ BEAT_SECONDS = 0.5
 LEASE_SECONDS = 3.0
 #: A guard that could not follow the log for so long at its own broker tries the others.
 _OWN_BROKER_SECONDS = 5.0
+#: While it cannot follow the log it says so, and why, once in so long.
+_SAY_AGAIN_SECONDS = 10.0
 #: How long another broker may take to say where the log ends. One that hangs does not keep a guard from beginning.
 _END_SECONDS = 3.0
 #: Between two looks at what ends by this guard's own clock, and two flushes of the audit log.
@@ -214,6 +216,7 @@ class Guard:
     async def _follow(self) -> None:
         """Keep the view up to date. While it is not, entities are refused: what the guard cannot know, it does not allow."""
         prefer = self._settings.own_broker
+        told = float("-inf")
         while True:
             began = time.monotonic()
             try:
@@ -244,7 +247,10 @@ class Guard:
             except (LogDiverged, UnknownRules):
                 raise
             except TdnError as error:
-                logger.info("guard %s waits for the log: %s", self.id, error)
+                # Tried three times a second, for as long as brokers are away.
+                if time.monotonic() - told > _SAY_AGAIN_SECONDS:
+                    told = time.monotonic()
+                    logger.info("guard %s waits for the log: %s", self.id, error)
             # A broker that has just started may let us in and not have its copy of the log yet.
             prefer = self._settings.own_broker if time.monotonic() - began > _OWN_BROKER_SECONDS else None
             await asyncio.sleep(0.3)

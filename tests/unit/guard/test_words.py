@@ -400,3 +400,28 @@ async def test_what_was_missed_is_bounded(guard: Guard) -> None:
     assert len(guard._missed) <= 2 * service._TOLD_LATE
     assert guard._missed[0] == 1
     assert guard._missed[-service._TOLD_LATE :] == list(range(count - service._TOLD_LATE + 1, count + 1))
+
+
+async def test_a_guard_that_waits_says_so_now_and_then(guard: Guard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It tries three times a second while brokers are away, and that for hours, perhaps."""
+    tried: list[object] = []
+    wait, enough = asyncio.sleep, asyncio.Event()
+
+    async def open_none(*_: Any, **__: Any) -> Any:
+        tried.append(None)
+        if len(tried) == 20:
+            enough.set()
+        raise BrokerUnavailable("nobody is there")
+
+    monkeypatch.setattr(service.Connection, "open", open_none)
+    monkeypatch.setattr(service.asyncio, "sleep", lambda seconds: wait(0))
+    with caplog.at_level("INFO", logger=service.__name__):
+        following = asyncio.create_task(guard._follow())
+        await asyncio.wait_for(enough.wait(), 5)
+        assert [record.getMessage() for record in caplog.records] == [f"guard {guard.id} waits for the log: nobody is there"]
+        monkeypatch.setattr(service, "_SAY_AGAIN_SECONDS", 0.0)
+        enough.clear()
+        tried.clear()
+        await asyncio.wait_for(enough.wait(), 5)
+        assert len(caplog.records) > 2
+    following.cancel()
