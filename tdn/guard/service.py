@@ -56,6 +56,9 @@ BEAT_SECONDS = 0.5
 LEASE_SECONDS = 3.0
 #: A guard that could not follow the log for so long at its own broker tries the others.
 _OWN_BROKER_SECONDS = 5.0
+#: Between two tries of the look after a start, at first and at most.
+_LOOK_AGAIN_SECONDS = 1.0
+_LOOK_AGAIN_MOST_SECONDS = 30.0
 #: While it cannot follow the log it says so, and why, once in so long.
 _SAY_AGAIN_SECONDS = 10.0
 #: How long another broker may take to say where the log ends. One that hangs does not keep a guard from beginning.
@@ -498,6 +501,7 @@ class Guard:
 
     async def _look_at_all(self, missed: Sequence[int], logins: Mapping[str, str]) -> None:
         """Hold the broker against the log. Not knowing whom it allowed what, a guard first closes all that was open before it."""
+        pause = _LOOK_AGAIN_SECONDS
         while True:
             try:
                 if not self._memory.complete:
@@ -510,7 +514,9 @@ class Guard:
                 logger.info("guard %s has not looked through the broker yet: %s", self.id, error)
             except Exception:
                 logger.exception("guard %s could not look through the broker", self.id)
-            await asyncio.sleep(1.0)
+            # Each time whoever is out is closed once more, and noted.
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOOK_AGAIN_MOST_SECONDS)
         self.observed.metrics.cut(len(cut.logins), cut.queues, cut.bindings)
         if cut:
             logger.info("guard %s ended what ended while it was away: %s", self.id, cut.as_object())
