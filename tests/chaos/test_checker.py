@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tdn.protocol.access import Asker
 from tests.chaos.checker import Answer, Entry, Log, Sent, _as_answered, _decided_once, _same_everywhere
 from tests.chaos.faults import Disturbance
+from tests.chaos.race import Books
 from tests.chaos.report import stood_still, without_service
+from tests.chaos.traffic import Asker as Asking
+from tests.chaos.traffic import Market
 from tests.chaos.traffic_checker import (
     PUBLISH,
     SUBSCRIBE,
@@ -148,6 +153,23 @@ def test_traffic(flaw: Callable[[Traffic], None]) -> None:
     flaw(traffic)
     (found,) = traffic.violations(model())
     assert FLAWS[flaw] in found
+
+
+async def test_answered_with_nothing() -> None:
+    """T22: an asker writes down that it was not shown what was there all the time; of a question that was not about it, nothing."""
+    client = SimpleNamespace(asker=INSIDER, identity=SimpleNamespace(name=SimpleNamespace(id="inge")))
+    traffic = Traffic(steady={"dora": OPEN})
+    asker = Asking(cast(Any, client), Market(traffic, Books()), Random(1), lambda: (OPEN, OPEN))
+
+    async def answers(*uuids: str) -> AsyncIterator[Any]:
+        for uuid in uuids:
+            yield SimpleNamespace(uuid=uuid)
+
+    await asker._look("discover", answers(HIDDEN, OPEN))
+    await asker._look("hierarchy", answers())
+    assert traffic.unshown == []
+    await asker._look("discover", answers(HIDDEN))
+    assert [(one.asker, one.uuid) for one in traffic.unshown] == [("inge", OPEN)]
 
 
 def test_reading_anew_may_repeat() -> None:
