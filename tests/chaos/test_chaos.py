@@ -27,7 +27,7 @@ from tests.chaos.fragile import FragileNetwork
 from tests.chaos.race import Race
 from tests.chaos.report import figures, report, stood_still
 from tests.chaos.traffic import WORD, Trading
-from tests.chaos.traffic_checker import incomplete, left_queues
+from tests.chaos.traffic_checker import incomplete, left_connections, left_queues
 from tests.live import compare_states, processes_of, until
 from tests.unit.rules.tree_model import LIVE
 
@@ -127,8 +127,9 @@ async def test_nothing_is_lost_exceeded_or_leaked(
             feeds=feeds,
             held=trading.traffic.held,
         )
+        connections = left_connections(network.manage("GET", "/connections?columns=user,channels"))
         exchanges = {exchange["name"] for exchange in network.manage("GET", "/exchanges/tdn?columns=name")}
-        return [*queues, *(f"exchange {uuid} was left, whose topic has ended" for uuid in sorted(exchanges & ended))]
+        return [*queues, *connections, *(f"exchange {uuid} was left, whose topic has ended" for uuid in sorted(exchanges & ended))]
 
     with contextlib.suppress(AssertionError):
         await until(lambda: not left(), "what nobody owns to go", seconds=LEFT_SECONDS)
@@ -174,6 +175,8 @@ def shows_something(race: Race, trading: Trading, checker: Checker, happened: li
     taken = [message for message in traffic.messages.values() if message.taken is not None]
     assert any(message.publisher.startswith("publisher-") for message in taken)
     assert any(got.reader not in traffic.steady for got in traffic.got)
+    # Who never publishes loses nothing.
+    assert sum(message.topic in traffic.steady.values() for message in taken) > 10
     assert {shown.question for shown in traffic.shown} >= {"discover", "hierarchy"}
     assert happened
 

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tdn.protocol.access import Asker
 from tests.chaos.checker import Answer, Entry, Log, Sent, _as_answered, _decided_once, _same_everywhere
 from tests.chaos.faults import Disturbance
+from tests.chaos.race import Books
 from tests.chaos.report import stood_still, without_service
-from tests.chaos.traffic_checker import PUBLISH, SUBSCRIBE, Got, Held, Message, Shown, Traffic, incomplete, left_queues
+from tests.chaos.traffic import Asker as Asking
+from tests.chaos.traffic import Market
+from tests.chaos.traffic_checker import (
+    PUBLISH,
+    SUBSCRIBE,
+    Got,
+    Held,
+    Message,
+    Shown,
+    Traffic,
+    Unshown,
+    incomplete,
+    left_connections,
+    left_queues,
+)
 from tests.unit.rules.tree_model import LIVE, TOPIC, WITHDRAWN, Model, Thing
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -107,6 +124,10 @@ def show_what_is_not_there(traffic: Traffic) -> None:
     traffic.shown.add(Shown(INSIDER, "unheard of", "discover"))
 
 
+def show_nothing(traffic: Traffic) -> None:
+    traffic.unshown.append(Unshown("inge", OPEN, "discover", 5.0))
+
+
 FLAWS: dict[Callable[[Traffic], None], str] = {
     taken_late: "published m3 to open, 10 ms after the end was signed",
     taken_from_nobody: "mallory published m3 to open, never allowed",
@@ -119,6 +140,7 @@ FLAWS: dict[Callable[[Traffic], None], str] = {
     lose: "dora was not given m2",
     double: "dora was given m2 2 times",
     show_what_is_hidden: "unauthorised: otto was shown hidden by hierarchy",
+    show_nothing: "acknowledged and lost: inge was not shown open",
     show_what_is_not_there: "was shown unheard of by discover, which is not in the log",
 }
 
@@ -131,6 +153,23 @@ def test_traffic(flaw: Callable[[Traffic], None]) -> None:
     flaw(traffic)
     (found,) = traffic.violations(model())
     assert FLAWS[flaw] in found
+
+
+async def test_answered_with_nothing() -> None:
+    """T22: an asker writes down that it was not shown what was there all the time; of a question that was not about it, nothing."""
+    client = SimpleNamespace(asker=INSIDER, identity=SimpleNamespace(name=SimpleNamespace(id="inge")))
+    traffic = Traffic(steady={"dora": OPEN})
+    asker = Asking(cast(Any, client), Market(traffic, Books()), Random(1), lambda: (OPEN, OPEN))
+
+    async def answers(*uuids: str) -> AsyncIterator[Any]:
+        for uuid in uuids:
+            yield SimpleNamespace(uuid=uuid)
+
+    await asker._look("discover", answers(HIDDEN, OPEN))
+    await asker._look("hierarchy", answers())
+    assert traffic.unshown == []
+    await asker._look("discover", answers(HIDDEN))
+    assert [(one.asker, one.uuid) for one in traffic.unshown] == [("inge", OPEN)]
 
 
 def test_reading_anew_may_repeat() -> None:
@@ -187,6 +226,24 @@ def test_queues_of_a_connection_that_is_gone() -> None:
     queues = [{"name": f"tdn.guards.n1.{secret}", "arguments": {}} for secret in (SECRET, "b" * 32)]
     left = list(left_queues(queues, nodes=["n1"], guards=["g1"], entities=(), feeds=(), held=()))
     assert ["is one of 2" in one for one in left] == [True, True]
+
+
+NODE, GUARD, CAROL = (f"tdn:{who}:{'0' * 64}" for who in ("node:n1", "guard:g1", "entity:carol"))
+
+
+@pytest.mark.parametrize(
+    ("users", "channels", "found"),
+    [
+        ([NODE, NODE, NODE, GUARD], 12, []),
+        ([NODE] * 4, 12, ["node:n1 has 4 connections"]),
+        ([CAROL], 1, [f"a connection of '{CAROL}' was left"]),
+        ([None], 0, ["a connection of None was left"]),
+        ([GUARD], 31, ["guard:g1 has 31 channels on one connection"]),
+    ],
+)
+def test_connections_that_are_left(users: list[str | None], channels: int, found: list[str]) -> None:
+    """T22: a connection that no node and no guard needs is found, and so are channels that gather."""
+    assert list(left_connections([{"user": user, "channels": channels} for user in users])) == found
 
 
 def entry(seq: int, status: str, request: str, receipt: dict[str, object] | None) -> Entry:

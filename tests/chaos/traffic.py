@@ -25,7 +25,7 @@ from tdn.errors import Absent, BrokerUnavailable, NoNodeAnswered, QueryError, Re
 from tdn.trust import credentials
 from tdn.trust.credentials import Credentials
 from tests.chaos.race import Books, Recording
-from tests.chaos.traffic_checker import PUBLISH, SUBSCRIBE, Got, Held, Message, Shown, Traffic
+from tests.chaos.traffic_checker import PUBLISH, SUBSCRIBE, Got, Held, Message, Shown, Traffic, Unshown
 from tests.live import LiveNetwork, until
 
 #: Errors that are right answers to a fault (T22): whether it happened is then not known.
@@ -276,8 +276,12 @@ class Asker:
         return self._client.discover(WORD, limit=300)
 
     async def _look(self, question: str, answers: AsyncIterable[Any]) -> None:
-        async for found in answers:
-            self._market.traffic.shown.add(Shown(self._client.asker, found.uuid, question))
+        traffic, found = self._market.traffic, set()
+        always = set(traffic.steady.values()) if question == "discover" else set()
+        async for one in answers:
+            found.add(one.uuid)
+            traffic.shown.add(Shown(self._client.asker, one.uuid, question))
+        traffic.unshown += [Unshown(self._client.identity.name.id, uuid, question, time.monotonic()) for uuid in sorted(always - found)]
         self.answered += 1
         self._market.books.serve("discover" if question.startswith("discover") else "look")
 

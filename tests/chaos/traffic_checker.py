@@ -61,6 +61,16 @@ class Shown:
     question: str
 
 
+@dataclass(frozen=True)
+class Unshown:
+    """A topic that everybody may see and that was there all the time, and a discovery that was answered without it."""
+
+    asker: str
+    uuid: str
+    question: str
+    at: float
+
+
 @dataclass
 class Traffic:
     """All of it, as it was written down."""
@@ -69,11 +79,12 @@ class Traffic:
     messages: dict[str, Message] = field(default_factory=dict)
     got: list[Got] = field(default_factory=list)
     shown: set[Shown] = field(default_factory=set)
+    unshown: list[Unshown] = field(default_factory=list)
     #: Readers that kept their right and read all the time, with their topics.
     steady: dict[str, str] = field(default_factory=dict)
 
     def violations(self, model: Model) -> list[str]:
-        return [*self._published(), *self._read(), *self.lost(), *self._doubled(), *self._seen(model)]
+        return [*self._published(), *self._read(), *self.lost(), *self._doubled(), *self._seen(model), *self._unseen()]
 
     def _held_by(self, entity: str, right: str, topic: str) -> list[Held]:
         return [held for held in self.held if (held.entity, held.right, held.topic) == (entity, right, topic)]
@@ -129,6 +140,12 @@ class Traffic:
                 yield f"unauthorised: {shown.asker.entity} was shown {shown.uuid} by {shown.question}"
 
 
+    def _unseen(self) -> Iterator[str]:
+        """T22: who was answered, whatever went wrong at that moment, was not answered with nothing."""
+        for one in self.unshown:
+            yield f"acknowledged and lost: {one.asker} was not shown {one.uuid} by {one.question} at {one.at:.1f}"
+
+
 def incomplete(found: Mapping[str, Collection[str]], model: Model, asker: Asker, *, ends_after: Any, word: str) -> Iterator[str]:
     """What nodes do not show although it is there, or show although it is not: every live topic that the asker may see, and no other.
 
@@ -139,6 +156,25 @@ def incomplete(found: Mapping[str, Collection[str]], model: Model, asker: Asker,
     for node, uuids in found.items():
         yield from (f"acknowledged and lost: {node} does not show {uuid} ({word})" for uuid in sorted(must_show - set(uuids)))
         yield from (f"{node} shows {uuid} ({word}), which is not live" for uuid in sorted(set(uuids) - may_show))
+
+
+#: What a node or a guard needs at a broker: its own connection, and of a node two for direct replies; and channels of each.
+MOST_CONNECTIONS = 3
+MOST_CHANNELS = 30
+
+
+def left_connections(connections: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Connections that nobody owns, as the broker lists them when every client has gone, and more than somebody needs."""
+    of: Counter[str] = Counter()
+    for connection in connections:
+        name = names.Name.parse(connection.get("user") or "")
+        if name is None or name.role not in (names.Role.NODE, names.Role.GUARD):
+            yield f"a connection of {connection.get('user')!r} was left"
+            continue
+        of[name.principal] += 1
+        if connection.get("channels", 0) > MOST_CHANNELS:
+            yield f"{name.principal} has {connection['channels']} channels on one connection"
+    yield from (f"{who} has {count} connections" for who, count in of.items() if count > MOST_CONNECTIONS)
 
 
 def left_queues(
