@@ -237,14 +237,14 @@ class Intake:
     async def _decide(self, request: Envelope, delivery: Delivery) -> None:
         began = time.monotonic()
         receipt = require_accepted(await self._work.decide(request))
+        seq = int(str(receipt["seq"]))
+        trail.decided(seq)
         if request.kind == "register":
             # The slot is reserved; that it is taken is for the advertisement's receipt to say.
             opening, token = self._work.mint_child(request, receipt)
             body = {"uuid": receipt["uuid"], "opening": dict(opening)}
             self._send(request, delivery, "created", {**body, "cut": True} if "cut" in receipt else body, token)
             return
-        seq = int(str(receipt["seq"]))
-        trail.decided(seq)
         await self._traffic.after(request, seq)
         body = {"queue": receipt["queue"]} if "queue" in receipt else {}
         if request.kind in envelope.ENDS_RIGHTS:

@@ -95,7 +95,7 @@ def people(network: LiveNetwork) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def created(network: LiveNetwork, people: tuple[str, str]) -> Ran:
-    ran = as_entity(network, people[0], "create", "--path", "observed/place/unmistakable")
+    ran = as_entity(network, people[0], "create", "--path", "observed/place/unmistakable", "--allow-children")
     assert ran.code == 0, ran.err
     return ran
 
@@ -109,7 +109,11 @@ def test_one_request_through_entity_node_log_and_guard(network: LiveNetwork, peo
     assert granted.code == 0, granted.err
     revoked = as_entity(network, owner, "grant", "revoke", granted.one["id"])
     assert revoked.code == 0, revoked.err
-    for ran, kind in ((created, "advertise"), (revoked, "retract")):
+    child = as_entity(network, owner, "create", "--path", "observed/child", "--parent", uuid)
+    assert child.code == 0, child.err
+    # One live topic is counted below.
+    assert as_entity(network, owner, "withdraw", child.one["uuid"]).code == 0
+    for ran, kind in ((created, "advertise"), (child, "register"), (revoked, "retract")):
         request = named(ran, kind)
         (record,) = [record for record in network.records() if (record["request"] or "").endswith(f"/{request}")]
         (answered,) = [line for node in network.nodes() for line in lines_about(network, f"node-{node}", request)]
