@@ -265,7 +265,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
         try:
             sent = asyncio.run(network.operator.send_pending(timeout=arguments.timeout))
         except TdnError:
-            note(f"the revocation of {role} {arguments.name} is signed and kept here; whether it is in the log is not known. `tdn ca revoke {arguments.name}` once more sends it")
+            note(f"the revocation of {role} {arguments.name} is signed and kept here, and may not be in the log yet. `tdn ca revoke {arguments.name}` once more sends it")
             raise
         result["receipt"] = sent[-1].receipt if sent else None
         network.await_cut([one.receipt for one in sent], timeout=arguments.timeout)

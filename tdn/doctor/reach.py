@@ -71,7 +71,7 @@ async def _look_at_broker(broker: Broker, who: Credentials, seconds: float) -> F
             tls = writer.get_extra_info("ssl_object")
             ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(tls.getpeercert()["notAfter"]), UTC)
     except ssl.SSLCertVerificationError as error:
-        do = f"`tdn ca issue broker --role broker --host {broker.host}`, or correct hosts in tdn.toml"
+        do = f"`tdn ca issue NAME --role broker --host {broker.host}` (NAME is the broker's in `tdn status`, or `broker`), or correct hosts in tdn.toml"
         return problem("broker", TrustError, f"{where}: its certificate does not hold: {error.verify_message}", do)
     except ssl.SSLError as error:
         return problem(
