@@ -21,6 +21,8 @@ from spark.session import session
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     with session("local[2]") as opened:
+        # A world of some hundred records: of sixteen parts most would be empty, and each is a task. Commands of tests have as many as users'.
+        opened.conf.set("spark.sql.shuffle.partitions", "3")
         yield opened
 
 
