@@ -56,12 +56,19 @@ _COUNT = itertools.count(1)
 Condition = Callable[[], Any]
 
 
+def _pause(began: float) -> float:
+    """Until the next look. Where a look takes a while, as a command does, a processor has other things to do in between."""
+    return min(0.5, max(0.02, 3 * (time.monotonic() - began)))
+
+
 def wait_for(condition: Condition, what: str = "the condition", *, seconds: float = 20.0) -> Any:
     """Wait until a condition holds; gives its value."""
     deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
-        time.sleep(0.02)
+        time.sleep(_pause(began))
+        began = time.monotonic()
     return value
 
 
@@ -69,13 +76,14 @@ async def until(condition: Condition, what: str = "the condition", *, seconds: f
     """The same for tests whose event loop has to go on meanwhile. The condition may be a coroutine function."""
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         value = condition()
         if asyncio.iscoroutine(value):
             value = await value
         if value:
             return value
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(_pause(began))
 
 
 def processes_of(folder: Path) -> list[int]:

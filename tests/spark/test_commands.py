@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from drawn_queries import Drawn
 from little_world import ODD
+from sizes import LONG
 
 from entity_client import EntityClient
 from spark.index.store import Index
@@ -107,8 +108,8 @@ QUERIES = {
 }
 
 
-#: Queries of each language that nobody picked; and topics to ask about, listed in turns.
-EACH = 8
+#: Queries of each language that nobody picked, more of them in the long form; and topics to ask about, listed in turns.
+EACH = 8 if LONG else 4
 DRAWN_TOPICS = [*(describe(23, number).descriptor for number in range(25)), *ODD]
 LISTS = (Lists(), Lists(allow=("bob",)), Lists(deny=("institution:local",)), Lists(allow=("carol", "institution:Oslo Weather")))
 
