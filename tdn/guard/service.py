@@ -268,11 +268,14 @@ class Guard:
 
     async def _end_at(self, broker: Broker) -> int:
         with contextlib.suppress(TdnError, TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
+            async with asyncio.timeout(_END_SECONDS) as limit:
                 connection = await Connection.open([broker], self._credentials, vhost=self._settings.vhost)
+                # At the same moment, so that nobody waits for the goodbye of one that hangs: that takes longer than this.
+                over = asyncio.get_running_loop().call_at(limit.when() or 0.0, connection.give_up, BrokerUnavailable("the broker does not say where the log ends"))
                 try:
                     return await log.last_offset(connection)
                 finally:
+                    over.cancel()
                     connection.abandon()
         return -1
 

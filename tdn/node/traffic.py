@@ -149,9 +149,20 @@ class Traffic:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _channel(self) -> Channel:
-        if self._opened_channel is None or self._opened_channel.closed.done():
-            self._opened_channel = await self._connection.channel()
-        return self._opened_channel
+        if (present := self._present) is not None:
+            return present
+        opened = await self._connection.channel()
+        if (present := self._present) is not None:
+            # Of several who began at once another came first. One that nobody knows of would stay.
+            opened.abandon()
+            return present
+        self._opened_channel = opened
+        return opened
+
+    @property
+    def _present(self) -> Channel | None:
+        channel = self._opened_channel
+        return None if channel is None or channel.closed.done() else channel
 
     async def _ready(self, question: Envelope, seq: int) -> dict[str, Any]:
         body, entity = question.body, question.signer.name.id

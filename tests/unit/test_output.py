@@ -8,6 +8,7 @@ import pytest
 
 from entity_client.cli.main import build_parser
 from tdn.cli import output
+from tdn.errors import UsageError
 
 #: Clears a screen, sets a title, turns the reading direction round, begins a sequence with one C1 character.
 HOSTILE = "a\x1b[2Jb\x1b]0;title\x07c\u202ed\x9b31me"
@@ -48,3 +49,11 @@ def test_a_grant_whose_id_begins_with_a_dash(grant: str) -> None:
 def test_long_options_are_options() -> None:
     arguments = build_parser().parse_args(["--as", "x", "collection", "create", "--text", "t", "--allow-child-collections"])
     assert arguments.allow_child_collections is True
+
+
+def test_a_long_option_that_there_is_not_is_no_argument() -> None:
+    """It was published as a message."""
+    with pytest.raises(UsageError, match="unrecognized arguments: --no-such-option-as-this"):
+        build_parser().parse_args(["--as", "x", "publish", "201a07f1-2421-4df5-9b83-50dc631487ef", "--no-such-option-as-this"])
+    with pytest.raises(UsageError, match="--string: expected one argument"):
+        build_parser().parse_args(["--as", "x", "discover", "--string", "--no-such-option-as-this"])

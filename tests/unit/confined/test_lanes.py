@@ -527,7 +527,8 @@ async def test_saxon_is_stopped_in_time_and_memory() -> None:
 async def test_held() -> None:
     """T22: what is in work is waited for, whatever comes meanwhile waits, in every lane; afterwards all of it goes on."""
     async with open_lanes(PATIENT | {"quick_seconds": 0.05}) as lanes:
-        long = asyncio.create_task(lanes.run({"do": "sleep", "seconds": 0.3}, asker="a"))
+        # Long enough to be seen at work on a busy machine.
+        long = asyncio.create_task(lanes.run({"do": "sleep", "seconds": 1.0}, asker="a"))
         await until(lambda: lanes.load()["slow"].running == 1)
         async with lanes.held():
             assert not any(load.running for load in lanes.load().values())

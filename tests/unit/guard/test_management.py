@@ -160,7 +160,8 @@ async def test_nobody_answers(issued: Path, impatient: None, monkeypatch: pytest
 async def test_the_time_that_a_request_waits_for_a_connection_is_not_its_own(issued: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """T21: where very many wait for a broker that is away, the last would be given up as soon as they are sent."""
     monkeypatch.setattr(management, "_AT_ONCE", 1)
-    monkeypatch.setattr(management, "_ANSWER_SECONDS", 0.5)
+    # The second connects within it, also on a busy machine.
+    monkeypatch.setattr(management, "_ANSWER_SECONDS", 1.5)
     broker = Broker(asyncio.Event(), DONE)
     async with asking(issued, broker) as api:
         first, second = await asyncio.gather(api.delete_queue("q1"), api.delete_queue("q2"), return_exceptions=True)

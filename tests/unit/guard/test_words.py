@@ -7,11 +7,12 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pika
 import pika.exceptions
@@ -263,7 +264,7 @@ async def test_a_broker_whose_copy_of_the_log_still_grows(guard: Guard, monkeypa
             raise BrokerUnavailable("away")
         if broker == "b3" and third == "hanging":
             await asyncio.Event().wait()
-        return SimpleNamespace(broker=broker, abandon=lambda: left.append(broker))
+        return SimpleNamespace(broker=broker, abandon=lambda: left.append(broker), give_up=lambda _: None)
 
     async def last_offset(connection: Any) -> int:
         return {"b2": 7, "b3": 3}[connection.broker]
@@ -287,6 +288,29 @@ async def test_a_broker_whose_copy_of_the_log_still_grows(guard: Guard, monkeypa
         guard.replica._told()
         await asyncio.sleep(0)
     await asyncio.wait_for(catching_up, 5)
+
+
+async def test_a_broker_that_hangs_after_connecting_is_not_waited_for_either(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T21: what was ended meanwhile is ended here when this guard has caught up, and not before. RabbitMQ would be given 5 s to close the channel."""
+    raw = MagicMock(is_open=True)
+    hanging = Channel(raw)
+
+    def answer(*_: Any, callback: Callable[[Any], None], **__: Any) -> str:
+        callback(SimpleNamespace(method=SimpleNamespace(message_count=1)))
+        return "consumer"
+
+    raw.queue_declare, raw.basic_consume = answer, answer
+
+    async def open_one(*_: Any, **__: Any) -> Any:
+        async def channel(**_: Any) -> Channel:
+            return hanging
+
+        return SimpleNamespace(channel=channel, give_up=hanging.end, abandon=lambda: None)
+
+    monkeypatch.setattr(service.Connection, "open", open_one)
+    monkeypatch.setattr(service, "_END_SECONDS", 0.05)
+    monkeypatch.setattr("tdn.bus.connection._GOODBYE_SECONDS", 3600.0)
+    assert await asyncio.wait_for(guard._end_at(cast(Any, "b2")), 5) == -1
 
 
 # --- done -----------------------------------------------------------------------------------------------------------------------------

@@ -146,3 +146,29 @@ async def test_a_channel_that_hangs_does_not_stay(monkeypatch: pytest.MonkeyPatc
         await traffic(Hanging()).after(cast(Envelope, None), 7)
     assert len(opened) > 1
     assert all(channel.is_abandoned for channel in opened)
+
+
+async def test_of_several_that_begin_at_once_one_channel_is_kept() -> None:
+    """T22: as when a node has just connected, or when the broker has closed the one there was. The others would stay for as long as the connection."""
+    opened: list[One] = []
+    both = asyncio.Barrier(2)
+
+    class One(Broker):
+        is_abandoned = False
+
+        async def channel(self) -> Broker:
+            opened.append(one := One())
+            await both.wait()
+            return one
+
+        def abandon(self) -> None:
+            self.is_abandoned = True
+
+    node = traffic(One())
+    for _ in range(2):
+        await asyncio.gather(node._queue(ALONE), node._queue(TREE))
+        kept = [one for one in opened if not one.is_abandoned and not one.closed.done()]
+        assert [*kept] == [node._opened_channel]
+        assert sorted(kept[0].done) == sorted([("declare", queue(ALONE)), ("declare", queue(TREE))])
+        kept[0].closed.set_result(None)
+    assert len(opened) == 4
