@@ -145,7 +145,7 @@ async def _measure(network: Network, clients: Sequence[Entities], issued: float)
     watched.look()
     entered = watched.rss("broker")
     memory = _broker_memory(network)
-    overview = _manage(network, "/overview")["object_totals"]
+    overview = _counted(network)
     print_table(
         f"{ENTITIES} entities, each with a certificate of its own (issued in {issued:.0f} s), {NODES} nodes, one broker",
         ("", "seconds", "a second", "KB of broker memory each", "of these in use, by its own count"),
@@ -173,6 +173,7 @@ async def _measure(network: Network, clients: Sequence[Entities], issued: float)
 async def _traffic(network: Network, clients: Sequence[Entities]) -> None:
     asked = _guard_questions(network)
     stores = _stored_bytes(network)
+    at_first, counted_first = _broker_memory(network), _counted(network)
     watched = Watched(network, [one.pid for one in clients])
     await _all(clients, "begin")
     watching = asyncio.create_task(watched.run())
@@ -182,16 +183,17 @@ async def _traffic(network: Network, clients: Sequence[Entities]) -> None:
     await asyncio.gather(watching, return_exceptions=True)
     seconds = time.monotonic() - began
     questions = (_guard_questions(network) - asked) / seconds
+    memory, counted = _broker_memory(network), _counted(network)
     done = await asyncio.gather(*(one.call("end") for one in clients))
     _print_operations(done, seconds)
     _print_processes(watched, seconds)
     _print_growth(watched)
     grown = {name: after - stores.get(name, 0) for name, after in _stored_bytes(network).items()}
-    memory = _broker_memory(network)
-    largest = sorted(memory.items(), key=lambda item: -item[1])[:6]
     print(f"\nthe guard was asked {questions:.0f} times a second")
     print("stores grew by " + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in grown.items()))
-    print("the broker's memory, by its own count: " + ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in largest))
+    rows = sorted(((name, at_first.get(name, 0) / 1e6, size / 1e6) for name, size in memory.items() if size > 1e6), key=lambda row: -row[2])
+    print_table("What the broker's memory is for, by its own count", ("", "MB at first", "MB at last"), rows)
+    print("\nat the broker: " + ", ".join(f"{name} {counted_first[name]}, then {count}" for name, count in counted.items()))
 
 
 def _print_operations(done: Sequence[Done], seconds: float) -> None:
@@ -268,6 +270,11 @@ def _broker_memory(network: Network) -> dict[str, int]:
     (node,) = _manage(network, "/nodes")
     memory = _manage(network, f"/nodes/{node['name']}/memory")["memory"]
     return {name: size for name, size in memory.items() if isinstance(size, int)}
+
+
+def _counted(network: Network) -> dict[str, int]:
+    totals: dict[str, int] = _manage(network, "/overview")["object_totals"]
+    return totals
 
 
 def _manage(network: Network, path: str) -> Any:

@@ -196,6 +196,12 @@ class Introduced:
         finally:
             self._pending.pop(message_id, None)
 
+    @property
+    def guards_may_be_late(self) -> bool:
+        """Whether a refused login may be that of a guard which has not caught up with the log yet: brokers were away, or let us in before, and nobody has
+        told us that our key is over."""
+        return self._may_be_late
+
     async def _ensure(self, deadline: float) -> Line:
         """A connection with a reply queue: the present one, or a new one."""
         # A broker that hangs accepts connections and says nothing: it must not take all the time there is, or more. One that is slow takes its time for

@@ -333,7 +333,9 @@ class Subscription:
                     logger.warning("the subscription to %s goes on", self.topic)
                 return
             except LoginRefused:
-                raise
+                # A guard that catches up lets nobody in. It gets as long as one that is behind.
+                if not self._session.guards_may_be_late or time.monotonic() >= deadline:
+                    raise
             except (BrokerUnavailable, NoNodeAnswered) as error:
                 # However long they are away: what is published meanwhile waits in the queue, and who reads it has nothing else to do than to wait too.
                 if not told:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from entity_client.objects import Change, read_change
 from entity_client.session import Session
-from tdn.errors import Absent, BrokerUnavailable, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
+from tdn.errors import Absent, BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError, TrustError, UsageError
 from tdn.protocol.trees import EXPIRED, WITHDRAWN
 from tdn.trust import sealing
 from tdn.trust.envelope import Envelope
@@ -32,6 +32,8 @@ _ASK_SECONDS = 5.0
 _RENEW_SECONDS = 86_400.0
 #: Between two tries while the network is away.
 _AGAIN_SECONDS = 0.5
+#: How long guards may let nobody in while they catch up with the log.
+_GUARDS_SECONDS = 60.0
 
 
 class Watching:
@@ -55,6 +57,7 @@ class Watching:
         return self._run()
 
     async def _run(self) -> AsyncGenerator[Change, None]:
+        refused_since: float | None = None
         async with self._session.notifications(self._uuid) as arriving:
             while True:
                 try:
@@ -64,6 +67,7 @@ class Watching:
                         if self._is_last(change):
                             return
                     self.ready.set()
+                    refused_since = None
                     while self._session.queue == self._followed and time.monotonic() - self._renewed < _RENEW_SECONDS:
                         async with asyncio.timeout(_ASK_SECONDS):
                             sent = self._read(await arriving.get())
@@ -77,9 +81,16 @@ class Watching:
                                 return
                 except TimeoutError:
                     continue
-                except (BrokerUnavailable, NoNodeAnswered) as error:
+                except LoginRefused as error:
+                    refused_since = time.monotonic() if refused_since is None else refused_since
+                    if not self._session.guards_may_be_late or time.monotonic() >= refused_since + _GUARDS_SECONDS:
+                        raise
                     logger.info("following %s is interrupted: %s", self._uuid, error)
                     self._followed = None
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                except (BrokerUnavailable, NoNodeAnswered) as error:
+                    logger.info("following %s is interrupted: %s", self._uuid, error)
+                    self._followed = refused_since = None
                     await asyncio.sleep(_AGAIN_SECONDS)
                 except UsageError as error:
                     if not self._answered:

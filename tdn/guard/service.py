@@ -259,14 +259,27 @@ class Guard:
             await asyncio.sleep(0.3)
 
     async def _catch_up(self, connection: Connection) -> None:
-        """Return when all of the log is read: all that any broker has. One that was away gives an old end while its copy grows, for seconds where much was
-        missing, and the guard beside it would be sure of what was revoked meanwhile. Whatever counts, most brokers have: one that does not say is not waited for."""
+        """Return when all of the log is read. A broker that was away gives an old end while its copy grows, for seconds where much was missing, and the guard
+        beside it would be sure of what was revoked meanwhile. What counts, most brokers have: so the last of the ends that most of them give is the log's, and
+        one that hangs is not waited for. Where most do not say, nothing can be revoked either, and what was before is in this copy or comes with them."""
         await self.replica.caught_up.wait()
         elsewhere = [broker for broker in self._settings.brokers if broker != connection.broker]
-        ends = await asyncio.gather(*map(self._end_at, elsewhere))
+        asked = [asyncio.create_task(self._end_at(broker)) for broker in elsewhere]
+        ends: list[int] = []
+        try:
+            for answer in asyncio.as_completed(asked):
+                if (end := await answer) is not None:
+                    ends.append(end)
+                if len(ends) == len(self._settings.brokers) // 2:
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         await self.replica.read_to(max(ends, default=-1))
 
-    async def _end_at(self, broker: Broker) -> int:
+    async def _end_at(self, broker: Broker) -> int | None:
+        """Where the log ends, by one broker; None where it does not say."""
         with contextlib.suppress(TdnError, TimeoutError):
             async with asyncio.timeout(_END_SECONDS) as limit:
                 connection = await Connection.open([broker], self._credentials, vhost=self._settings.vhost)
@@ -277,7 +290,7 @@ class Guard:
                 finally:
                     over.cancel()
                     connection.abandon()
-        return -1
+        return None
 
     # --- saying how far it is ---
 

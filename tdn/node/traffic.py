@@ -133,6 +133,7 @@ class Traffic:
         cannot be made is no refusal: the change that asks for it is in the log."""
         deadline = time.monotonic() + seconds
         while True:
+            used = self._present
             try:
                 return await make()
             except BrokerUnavailable as error:
@@ -140,10 +141,11 @@ class Traffic:
                     raise
                 logger.info("something for a topic could not be made: %s", error)
                 self._made.clear()
-                # One on which the broker owes an answer takes no other request before that, and is closed with it: or each that hangs would stay.
-                if self._opened_channel is not None:
+                # One on which the broker owes an answer takes no other request before that, and is closed with it: or each that hangs would stay. Of several
+                # who waited on it the first has done that; the others' next channel is not theirs to close.
+                if self._opened_channel is not None and used in (None, self._opened_channel):
                     self._opened_channel.abandon()
-                self._opened_channel = None
+                    self._opened_channel = None
                 if time.monotonic() >= deadline:
                     raise BrokerUnavailable(f"what the topic needs at the broker cannot be made at the moment: {error.message}") from error
             await asyncio.sleep(_PAUSE_SECONDS)

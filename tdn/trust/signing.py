@@ -218,7 +218,8 @@ def _read_chain(chain: tuple[str, ...]) -> tuple[str, tuple[bytes, ...]]:
     return digest(ders[0]), ders
 
 
-_small_header = lru_cache(maxsize=32_768)(_read_header)
+#: A signer's headers of one kind differ from second to second: what is seen again is seen soon, or has a chain.
+_small_header = lru_cache(maxsize=4096)(_read_header)
 _large_header = lru_cache(maxsize=1024)(_read_header)
 
 

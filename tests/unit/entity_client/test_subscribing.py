@@ -15,7 +15,7 @@ from little_network import LittleNetwork, fresh_uuid
 from entity_client import messaging
 from entity_client.messaging import Subscription
 from tdn.bus.connection import Delivery
-from tdn.errors import BrokerUnavailable, NoNodeAnswered, Refused, TdnError
+from tdn.errors import BrokerUnavailable, LoginRefused, NoNodeAnswered, Refused, TdnError
 from tdn.protocol.names import Name, Role
 from tdn.trust import messages
 
@@ -23,6 +23,7 @@ NET = LittleNetwork("subscribing")
 TOPIC = fresh_uuid()
 AWAY = BrokerUnavailable("no broker answered in time; nothing was changed, and nothing can be until a broker is back")
 NOBODY = NoNodeAnswered("no node answered in time")
+NOBODY_IN = LoginRefused("the broker refused the login of alice: its key is revoked or superseded, or the guard does not answer")
 BEHIND = Refused("the broker refused it", detail={"broker": "ACCESS_REFUSED"})
 
 
@@ -34,6 +35,7 @@ class Played:
     identity = credentials.identity
     timeout = 5.0
     seen = 0
+    guards_may_be_late = True
 
     def __init__(self, *happens: TdnError | None) -> None:
         self._happens = list(happens)
@@ -122,6 +124,31 @@ async def test_a_guard_that_is_behind_after_it_is_waited_for(monkeypatch: pytest
     async with played.subscribe() as subscription:
         played.lose()
         assert await _next(subscription, played, "one") == "one"
+
+
+@pytest.mark.parametrize(("second_look", "goes_on"), [(125.0, True), (131.0, False)])
+async def test_guards_that_let_nobody_in_yet(monkeypatch: pytest.MonkeyPatch, second_look: float, goes_on: bool) -> None:
+    """The brokers are back, and what their guards have to read of the log takes them longer than a login waits for it. A minute of that is enough."""
+    moments = iter([0.0, 70.0, 71.0, *[second_look] * 10])
+    monkeypatch.setattr(messaging, "time", SimpleNamespace(monotonic=moments.__next__))
+    played = Played(None, AWAY, NOBODY_IN, NOBODY_IN)
+    async with played.subscribe() as subscription:
+        played.lose()
+        if goes_on:
+            assert await _next(subscription, played, "one") == "one"
+        else:
+            with pytest.raises(LoginRefused):
+                await _next(subscription, played, "one")
+
+
+async def test_one_whose_key_is_over_ends() -> None:
+    """It was cut off, and told so."""
+    played = Played(None, NOBODY_IN)
+    played.guards_may_be_late = False
+    async with played.subscribe() as subscription:
+        played.lose()
+        with pytest.raises(LoginRefused):
+            await _next(subscription, played, "one")
 
 
 async def test_one_that_is_refused_ends() -> None:

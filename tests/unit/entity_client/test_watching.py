@@ -3,6 +3,8 @@ with the advertisements. Following over a real network is shown in `tests/broker
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,11 +16,12 @@ from little_network import DAY, HOUR, LittleNetwork, Log, fresh_uuid
 from pki import T0, Pki
 from sound_trees import StoredLog, accepted
 
+from entity_client import watching as watching_module
 from entity_client.client import EntityClient
 from entity_client.objects import Change, Placed, read_change, read_placed
 from entity_client.session import Session
 from entity_client.watching import Watching
-from tdn.errors import BrokerUnavailable, MalformedMessage, NoNodeAnswered, TrustError
+from tdn.errors import BrokerUnavailable, LoginRefused, MalformedMessage, NoNodeAnswered, TrustError
 from tdn.node import questions, searching
 from tdn.node.policy import EVERYBODY
 from tdn.node.questions import Desk
@@ -179,6 +182,36 @@ def test_a_lost_connection_is_one_whatever_says_so(watching: Watching, error: Ex
     """T29: following goes on when the connection is back."""
     with pytest.raises(BrokerUnavailable, match="gone"):
         watching._read(cast(Any, error))
+
+
+class _Enough(Exception):
+    """The watcher got on."""
+
+
+@pytest.mark.parametrize(
+    ("may_be_late", "moments", "ends"),
+    [
+        # As long as guards may be behind, for a minute; then, or when we were told that our key is over, no longer.
+        (True, [0.0, 0.0, 59.0], _Enough),
+        (True, [0.0, 0.0, 60.0], LoginRefused),
+        (False, [0.0, 0.0, 0.0], LoginRefused),
+    ],
+)
+async def test_guards_that_let_nobody_in_yet(monkeypatch: pytest.MonkeyPatch, may_be_late: bool, moments: list[float], ends: type[Exception]) -> None:
+    """T22, T29: brokers are back, and what their guards have to read of the log takes longer than a login waits for it."""
+    arriving: asyncio.Queue[object] = asyncio.Queue()
+    session = SimpleNamespace(guards_may_be_late=may_be_late, notifications=lambda uuid: contextlib.nullcontext(arriving))
+    watching = Watching(cast(EntityClient, SimpleNamespace()), cast(Session, session), SUBJECT, 6)
+    happens = [LoginRefused("refused"), LoginRefused("refused"), _Enough()]
+
+    async def register() -> None:
+        raise happens.pop(0)
+
+    monkeypatch.setattr(watching, "_register", register)
+    monkeypatch.setattr(watching_module, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(watching_module, "time", SimpleNamespace(monotonic=iter([*moments, *moments[-1:] * 10]).__next__))
+    with pytest.raises(ends):
+        await anext(aiter(watching))
 
 
 # --- lines about trees ---
