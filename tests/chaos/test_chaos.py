@@ -27,7 +27,7 @@ from tests.chaos.fragile import FragileNetwork
 from tests.chaos.race import Race
 from tests.chaos.report import figures, report, stood_still
 from tests.chaos.traffic import WORD, Trading
-from tests.chaos.traffic_checker import incomplete, left_connections, left_queues
+from tests.chaos.traffic_checker import Traffic, incomplete, left_connections, left_queues
 from tests.live import compare_states, processes_of, until
 from tests.unit.rules.tree_model import LIVE
 
@@ -100,6 +100,7 @@ async def test_nothing_is_lost_exceeded_or_leaked(
             print(f"  {fault.began - began:5.0f} s  {fault.kind}, everybody got on after {fault.over - fault.began:.1f} s", flush=True)
     # However fast the machine got over it all.
     await until(lambda: sum(owner.ended for owner in trading.owners) > 3, "rights to be ended", seconds=60)
+    await until(lambda: was_used(trading.traffic), "rights that end to be used for publishing and for reading", seconds=60)
     await trading.finish(seconds=60)
     await race.finish(patience=60)
     checker = Checker(race.stores(tmp_path / "stores"))
@@ -162,6 +163,12 @@ async def not_shown(network: FragileNetwork, scratch: Path) -> list[str]:
     return list(incomplete(found, model, client.asker, ends_after=datetime.now(UTC) + timedelta(minutes=1), word=WORD))
 
 
+def was_used(traffic: Traffic) -> bool:
+    """Whether anything was published, and anything read, by a right that does not last."""
+    published = any(message.taken is not None and message.publisher.startswith("publisher-") for message in traffic.messages.values())
+    return published and any(got.reader not in traffic.steady for got in traffic.got)
+
+
 def shows_something(race: Race, trading: Trading, checker: Checker, happened: list[Disturbance]) -> None:
     """Else it showed nothing."""
     count, traffic = checker.log.count(), trading.traffic
@@ -173,8 +180,7 @@ def shows_something(race: Race, trading: Trading, checker: Checker, happened: li
     assert trading.outsider is not None
     assert all(one.refused for one in (*trading.insistent, trading.outsider))
     taken = [message for message in traffic.messages.values() if message.taken is not None]
-    assert any(message.publisher.startswith("publisher-") for message in taken)
-    assert any(got.reader not in traffic.steady for got in traffic.got)
+    assert was_used(traffic)
     # Who never publishes loses nothing.
     assert sum(message.topic in traffic.steady.values() for message in taken) > 10
     assert {shown.question for shown in traffic.shown} >= {"discover", "hierarchy"}

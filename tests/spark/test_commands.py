@@ -170,7 +170,7 @@ def test_from_a_live_network_to_its_archive(commands: Commands) -> None:
     assert {one["id"] for one in summary["queries"] if "error" in one} == {"line 6"} | (live.keys() - ran.keys())
     assert {name.split()[0] for name in live.keys() - ran.keys()} >= {"broken"}
     # Another, of whom other topics are hidden.
-    some, opened = drawn[::3], Index(Place(index))
+    some, opened = [lines[0], *drawn[::3]], Index(Place(index))
     roots = credentials.load_roots(commands.network.home.settings().roots)
     others = asyncio.run(commands.answers("carol", some, {uuids["sealed"]}))
     for query in some:
