@@ -261,7 +261,7 @@ class Guard:
     async def _catch_up(self, connection: Connection) -> None:
         """Return when all of the log is read. A broker that was away gives an old end while its copy grows, for seconds where much was missing, and the guard
         beside it would be sure of what was revoked meanwhile. What counts, most brokers have: so the last of the ends that most of them give is the log's, and
-        one that hangs is not waited for. Where most do not say, nothing can be revoked either, and what was before is in this copy or comes with them."""
+        one that hangs is not waited for. Where most do not say, they mostly do not confirm this guard's words either, and it is not sure."""
         await self.replica.caught_up.wait()
         elsewhere = [broker for broker in self._settings.brokers if broker != connection.broker]
         asked = [asyncio.create_task(self._end_at(broker)) for broker in elsewhere]

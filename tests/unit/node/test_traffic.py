@@ -16,6 +16,7 @@ from tdn.protocol import names
 from tdn.rules.feeds import Feed
 from tdn.rules.state import LogRecord, MemoryState, Outcome, Write
 from tdn.trust.envelope import Envelope
+from tests.live import until
 
 TOPIC = "3f0c9b52-7a1e-4c83-9d41-5b8e6f207a11"
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
@@ -146,6 +147,45 @@ async def test_a_channel_that_hangs_does_not_stay(monkeypatch: pytest.MonkeyPatc
         await traffic(Hanging()).after(cast(Envelope, None), 7)
     assert len(opened) > 1
     assert all(channel.is_abandoned for channel in opened)
+
+
+async def test_of_several_that_waited_on_a_channel_the_last_does_not_close_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T22: it is others' by then."""
+    monkeypatch.setattr("tdn.node.traffic._PAUSE_SECONDS", 0.0)
+    opened: list[Hanging] = []
+
+    class Hanging(Broker):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[asyncio.Future[None]] = []
+            self.is_abandoned = False
+
+        async def channel(self) -> Broker:
+            opened.append(Hanging())
+            return opened[-1]
+
+        async def declare_queue(self, name: str, arguments: Any = None) -> None:
+            self.asked.append(asyncio.get_running_loop().create_future())
+            await self.asked[-1]
+
+        def abandon(self) -> None:
+            self.is_abandoned = True
+
+    async def after(self: Traffic, request: Envelope, seq: int) -> None:
+        await self._queue(ALONE)
+
+    monkeypatch.setattr(Traffic, "_after", after)
+    node = traffic(Hanging())
+    await node._channel()
+    both = [asyncio.create_task(node.after(cast(Envelope, None), 7)) for _ in range(2)]
+    await until(lambda: len(opened[0].asked) == 2, "both to wait on the first channel")
+    for number, waiting in enumerate(opened[0].asked, 1):
+        waiting.set_exception(BrokerUnavailable("the broker has not answered"))
+        await until(lambda number=number: len(opened) > 1 and len(opened[1].asked) == number, "it to wait on the second")
+    assert [channel.is_abandoned for channel in opened] == [True, False]
+    for waiting in opened[1].asked:
+        waiting.set_result(None)
+    await asyncio.gather(*both, return_exceptions=True)
 
 
 async def test_of_several_that_begin_at_once_one_channel_is_kept() -> None:
